@@ -110,6 +110,8 @@ PLAN = dict(rollouts=32, config="configs/hard.py", sweep=True, Bp=2, n=[4])
     (lambda at: isojax.plan(rollouts="2M", stratum="hard"),
      "rollouts=2M: expected a whole"),
     (lambda at: isojax.fit(None), "study=None: expected"),
+    (lambda at: isojax.fit(SIMULATED, draws=100, collapse="drop"),
+     "^collapse=drop: expected one of cut, exclude, keep"),
     (lambda at: isojax.read("none/*.jsonl"), "files=none/.*: no such file"),
     (lambda at: isojax.read([], fixed={}), "no evaluation in the records"),
     (lambda at: isojax.read("x", scale={"avg": 0}),
@@ -438,6 +440,18 @@ def test_the_simulated_log_is_that_of_its_description():
           f"{int(C) // (run.Bp * run.n)},{C:.0f},{reward:.6f}"
           for run in study.runs for C, reward in zip(run.C_E, run.reward_E)),
       ""])
+
+
+def test_a_run_that_falls_is_cut_left_out_or_kept(tmp_path):
+  path = tmp_path / "fall.csv"
+  rewards = {4: (.1, .3, .5, .6, .6, .1), 8: (.1, .3, .5, .6, .6, .6)}
+  path.write_text("Bp,n,step,avg\n" + "".join(
+      f"8,{n},{step},{reward}\n" for n in rewards
+      for step, reward in enumerate(rewards[n])))
+  assert [[(curve["n"], curve["points"]) for curve in isojax.fit(
+      path, draws=100, **how).document["curves"]] for how in (
+          {}, {"collapse": "exclude"}, {"collapse": "keep"})] == [
+              [(4, 5), (8, 6)], [(8, 6)], [(4, 6), (8, 6)]]
 
 
 def test_an_identified_law(law, tmp_path):

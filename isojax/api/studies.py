@@ -205,7 +205,8 @@ def fit(study, *, points: str = _OPTIONS.points.select,
         bin_width: float = _OPTIONS.points.bin_width,
         ema: float = _OPTIONS.points.ema,
         min_C: float = _OPTIONS.points.min_C, form: str = _OPTIONS.form,
-        draws: int = _OPTIONS.draws, margin: float = _OPTIONS.margin) -> Law:
+        draws: int = _OPTIONS.draws, margin: float = _OPTIONS.margin,
+        collapse: str = _OPTIONS.collapse) -> Law:
   """Fits reward curves, their frontier and the law n*(C) to the logs of runs.
 
   The method is that of the IsoCompute Playbook (arXiv 2603.12151), section 3;
@@ -220,6 +221,9 @@ def fit(study, *, points: str = _OPTIONS.points.select,
     form: formula of the reward curves, a key of isojax.frontier.curves.FORMS.
     draws: number of bootstrap draws, at least 100.
     margin: of Law.as_good: the most by which a reward is below the best.
+    collapse: what is fitted of a run whose last evaluation is below its best by
+      more than 3 standard errors: "cut", up to the fall; "exclude", nothing; or
+      "keep", all of it.
 
   Returns:
     A Law. It prints as the verdict, the law and what to run next.
@@ -232,7 +236,8 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   if draws < 100:
     raise InputError(f"draws={draws}: expected at least 100")
   options = dataclasses.replace(
-      _OPTIONS, form=form, draws=draws, margin=margin, points=curves.PointRule(
+      _OPTIONS, form=form, draws=draws, margin=margin, collapse=collapse,
+      points=curves.PointRule(
           select=points, ema=ema, min_C=min_C, bin_width=bin_width))
   return Law(fit_json.study_document(
       study.study, list(study._rows), study._selection, options,
