@@ -114,6 +114,9 @@ PLAN = dict(rollouts=32, config="configs/hard.py", sweep=True, Bp=2, n=[4])
      "^collapse=drop: expected one of cut, exclude, keep"),
     (lambda at: isojax.read("none/*.jsonl"), "files=none/.*: no such file"),
     (lambda at: isojax.read([], fixed={}), "no evaluation in the records"),
+    (lambda at: isojax.read("x", scale=0.01),
+     "^scale=0.01: expected a dict, such as {'avg': 0.01}"),
+    (lambda at: isojax.compare("a", "b", columns=["avg"]), "^columns=.* dict"),
     (lambda at: isojax.read("x", scale={"avg": 0}),
      "scale=avg=0: expected a number"),
     (lambda at: isojax.compare("a", "b", share=9), "^share=9: expected")])

@@ -113,6 +113,12 @@ def _paths(files) -> list[str]:
 
 def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:
   """The part of isojax.read's arguments that says how to read files."""
+  for name, value, example in (
+      ("columns", columns, "{'avg': 'val/acc'}"),
+      ("fixed", fixed, "{'Bp': 32}"), ("scale", scale, "{'avg': 0.01}")):
+    if value is not None and not isinstance(value, dict):
+      raise InputError(f"{name}={value!r:.40}: expected a dict, such as "
+                       f"{example}")
   return Reading(
       kind=format, columns=columns or {}, fixed=fixed or {},
       scale={name: span(name, value) for name, value in (scale or {}).items()},
