@@ -112,8 +112,8 @@ def test_kl_and_advantages_without_a_deviation():
   roll = export.text("roll", *run(EASY))
   assert "norm_std_type: null\n" in roll and "use_kl_loss: true\n" in roll
   text = export.text("openrlhf", *run(EASY))
-  assert text.startswith("# it has no limit of steps: stop it after 10\n"
-                         "--algo.advantage.estimator dr_grpo \\\n")
+  assert text.startswith("# it has no limit of steps: stop it after 10\n")
+  assert "\n--algo.advantage.estimator dr_grpo \\\n" in text
   assert "--algo.kl.use_loss \\\n--algo.kl.estimator k3 \\\n" in text
   assert "--disable-grpo-std-normalization \\\n" in export.text(
       "slime", *run(EASY))
@@ -125,7 +125,7 @@ def test_what_their_config_files_and_commands_refuse():
   assert "\n++total_train_steps=10 \\\n" in areal
   assert "\n++train_dataset.max_length=64 \\\n" in areal
   assert export.text("nemo-rl", *run(HARD)).startswith(
-      "# Megatron has policy.megatron_cfg.optimizer.lr and policy.megatron_cfg.")
+      "# Megatron has policy.megatron_cfg.optimizer.lr and policy.megatron_cfg")
   assert export.text("tunix", *run(EASY)).startswith(
       "# its advantage is always divided by the group's deviation\n")
 
@@ -368,6 +368,27 @@ def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
   if "decay=" not in left and trainer != "areal":
     assert read(trainer, text, devices=None, D=90)[1].decay == (
         pytest.approx(decay))
+
+
+@pytest.mark.parametrize("trainer, share", [
+    ("openrlhf", "actor.lr_warmup_ratio"),
+    ("areal", "actor.optimizer.warmup_steps_proportion")])
+def test_a_schedule_of_all_epochs(trainer, share):
+  """10 steps of 32 of 130 problems: 3 epochs of 4 steps, 12 in all.
+
+  The schedules of OpenRLHF 0.11.2 and AReaL 1.0.4 have no other length.
+  """
+  row, setting = run(HARD._replace(D=130, warmup=3, decay=1.0))
+  text = export.text(trainer, row, setting)
+  assert export.options(trainer, row, setting)[share] == "0.25"
+  assert "# not carried: recipe.optimizer.decay=1\n" in text
+  got = read(trainer, text, devices=None, D=130)
+  assert (got[1].warmup, got[1].decay) == (3, 0.0)
+  # Without D the epochs are only a bound of the steps.
+  row, setting = run(HARD._replace(D=None, warmup=3))
+  assert export.options(trainer, row, setting)[share] == "0"
+  assert "warmup_steps=3, a share of the steps of all epochs: give --D\n" in (
+      export.text(trainer, row, setting))
 
 
 @pytest.mark.parametrize("decay", [0.3, 1.0])
