@@ -183,7 +183,7 @@ class Law:
           "the law is not identified: " + "; ".join(law.reasons)
           + f". {self.next}")
     contradiction = advice.contradiction_of(law, None, law(C), C)
-    limits = law.limits if C > law.C_seen[1] else ()
+    limits = law.limits if C > law.C_seen[1] * laws.C_TOLERANCE else ()
     return law.estimate(C, cautions=(
         *(f"the law holds within the data only: {text}" for text in limits),
         *law.cautions, *(contradiction[:1] if contradiction else ())))

@@ -111,7 +111,8 @@ class Estimate:
   @property
   def beyond(self) -> bool:
     """Whether C is outside the data, so that n is extrapolated."""
-    return not self.seen[0] <= self.C <= self.seen[1]
+    first, last = self.seen
+    return not first / C_TOLERANCE <= self.C <= last * C_TOLERANCE
 
   def __repr__(self) -> str:
     text = (f"n* = {self.n:.4g}, 95% interval "
