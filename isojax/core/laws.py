@@ -15,6 +15,7 @@ from isojax.core.format import pair
 
 TIE = 1e-9  # reward; curves that differ by less count as equal
 FIT_VERSION = 1  # of fit.json, which frontier writes and planner reads
+UNKNOWN = "unknown"  # a set or model that the logs do not name
 C_TOLERANCE = 1.05  # runs of different Bp * n end at slightly different C
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from isojax.core import evaluate
 from isojax.core.evaluate import MIN_EVALUATIONS
+from isojax.core.laws import UNKNOWN
 from isojax.errors import InputError
 from isojax.logs.fields import LISTED, LogRow, TRAINING
 
-UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D within this factor are equal: logs round their epochs
 MAX_START_GAP = 0.25  # reward; between first evaluations of runs of one (Bp, n)
 MAX_NOISE_SDS = 5.0  # by which an evaluation may differ from its expectation

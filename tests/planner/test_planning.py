@@ -99,6 +99,13 @@ def test_values_that_no_request_may_have(name, value):
     ask(**EASY | PRICED | {name: value})
 
 
+def test_a_fit_of_unknown_problems_is_of_any_stratum():
+  plan = ask(rollouts=1e5, stratum="easy", law=law(split="unknown"))
+  assert "by fit.json" in plan.table()
+  with pytest.raises(InputError, match="of hard problems, yours are easy"):
+    ask(rollouts=1e5, stratum="easy", law=law())
+
+
 def test_numbers_of_numpy_and_paths_are_values():
   plan = ask(**EASY | dict(D=np.int64(5), model=pathlib.Path(MODEL)))
   assert allocations(plan) == allocations(ask(**EASY | dict(D=5, model=MODEL)))
