@@ -149,6 +149,7 @@ def _estimator(file: LogFile) -> dict:
 def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   """A dict for each training step that has a value in the log."""
   steps, form, repeated = collections.defaultdict(dict), log.file.form, 0
+  resumed = []  # (step, how many steps a resumed run has made again from it)
   counts = form.columns("zero_std_count", log.file.numbers)
   curve = CurveNames(None, None, source | {name: name for name in counts}, True)
   for _, _, order, _, line in curve_lines(log, [curve]):
@@ -159,11 +160,16 @@ def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
     line = {field: value for field, value in line.items()
             if field not in METRICS}
     if line.keys() & steps[step].keys() & source.keys():
-      _drop_from(steps, step)
+      if dropped := _drop_from(steps, step):
+        resumed.append((step, dropped))
       reward = line.get("reward")
       before = steps[step].get("reward")
       repeated += None not in (before, reward) and before != reward
     steps[step] |= line
+  if resumed:
+    log.file.note(f"{sum(count for _, count in resumed)} steps were made again "
+                  f"from step {resumed[0][0]} on, by a resumed run: the later "
+                  "lines are used.")
   if repeated:
     log.file.note(f"{repeated} lines have another reward of the step of an "
                   "earlier one, as of single rollouts or processes: the last "
@@ -198,11 +204,15 @@ def _evals(log: Runs) -> tuple[dict, ...]:
       key=lambda row: row[0]))
 
 
-def _drop_from(steps: dict, first: float) -> None:
+def _drop_from(steps: dict, first: float) -> int:
   """Drops a step and the later ones, which a resumed run has made again.
 
-  A run that is not resumed writes each value of a step once.
+  A run that is not resumed writes each value of a step once. Returns how many
+  steps were dropped.
   """
-  if first != next(reversed(steps)):
-    for step in [step for step in steps if step >= first]:
-      del steps[step]
+  if first == next(reversed(steps)):
+    return 0
+  again = [step for step in steps if step >= first]
+  for step in again:
+    del steps[step]
+  return len(again)
