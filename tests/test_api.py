@@ -232,7 +232,8 @@ def test_a_wrong_sample_is_refused(run):
       (dict(prompt=None), "prompt=None: expected a text"),
       (dict(temperature=-1), "temperature=-1: expected"),
       (dict(temperature=np.inf), "temperature=inf: expected a finite number"),
-      (dict(seed=-1), "seed=-1: expected 0")):
+      (dict(seed=1.5), "seed=1.5: expected a whole number"),
+      (dict(seed=-1), "seed=-1: expected a whole number, 0 <= seed")):
     with pytest.raises(isojax.InputError, match=message):
       run.sample(**{"prompt": "1+1=2:"} | call)
 
@@ -259,6 +260,9 @@ def test_a_run_is_evaluated_again(run, tmp_path):
   assert other["split"] == best["split"]  # the stratum trained on
   with pytest.raises(isojax.InputError, match="none.jsonl"):
     run.evaluate(tmp_path / "none.jsonl")
+  # Not the test problems, which are for the end.
+  with pytest.raises(isojax.InputError, match="^split='val': expected one of"):
+    run.evaluate(split="val")
 
 
 def test_problems_become_a_stratum_without_a_policy(tmp_path, capsys):
@@ -287,6 +291,8 @@ def test_a_policy_is_exported(run, tmp_path):
   assert isojax.sample(config, **ask) == run.sample(**ask)
   with pytest.raises(isojax.InputError, match="exists"):
     run.export(tmp_path / "policy")
+  with pytest.raises(isojax.InputError, match="^dtype='float64': expected"):
+    run.export(tmp_path / "double", dtype="float64")
   with pytest.raises(isojax.InputError, match="--out=: expected the name of"):
     run.export("")
 
