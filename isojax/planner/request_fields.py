@@ -63,16 +63,16 @@ class Request:
 
   # The budget: exactly one of these fields.
   rollouts: object = field(
-      None, "The budget C in rollouts; a text such as 2e6 is accepted.",
-      whole=2)
+      None, "The budget C of a run in rollouts; a text such as 2e6 is "
+      "accepted.", whole=2)
   hours: float | None = field(
-      None, "The budget in hours of wall time on `machine`, instead of "
-      "`rollouts`.", between=(0, math.inf))
+      None, "The budget of a run in hours of wall time on `machine`, instead "
+      "of `rollouts`.", between=(0, math.inf))
   device_hours: float | None = field(
-      None, "The budget in hours of all chips of `machine` together, instead of"
-      " `rollouts`.", between=(0, math.inf))
+      None, "The budget of a run in hours of all chips of `machine` together, "
+      "instead of `rollouts`.", between=(0, math.inf))
   usd: float | None = field(
-      None, "The budget in USD, at the price of `machine` or "
+      None, "The budget of a run in USD, at the price of `machine` or "
       "`usd_per_chip_hour`, instead of `rollouts`.", between=(0, math.inf))
 
   # The problems and the law that choose n.

@@ -508,6 +508,10 @@ def test_budgets_in_money_and_device_hours():
   plans = [ask(**budget, **where).rows[0].allocation for budget in (
       dict(usd=320.0), dict(device_hours=160.0), dict(hours=10.0))]
   assert plans[0] == plans[1] == plans[2]
+  text = ask(usd=320.0, seeds=(0, 1), **where).table()
+  assert "--usd=320 is the budget of each run: 2 seeds spend 2 times" in text
+  assert "640 USD at 2 USD a chip-hour" in text
+  assert "of each run" not in ask(usd=320.0, **where).table()
   with pytest.raises(InputError, match="give one budget"):
     ask(usd=320.0, hours=1.0, **where)
   # n* is far above what a small step admits: reported only for a given n.
