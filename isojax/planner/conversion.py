@@ -148,6 +148,9 @@ def _sizes(trainer: str, options: dict, fields: dict, devices: int | None,
     B = _batch(options, fields, devices, assumed)
   if n and B and Bp and B != Bp * n:
     raise _several_updates(f"{B:g} rollouts an update of {Bp:g} * {n:g} a step")
+  if n == 1:
+    raise InputError("n = 1: a group of one rollout has no advantage in GRPO, "
+                     "which is written; take n of at least 2")
   if n and B and not Bp:
     if B % n:
       raise InputError(f"{B:g} rollouts are not whole groups of n = {n:g}; "
@@ -360,6 +363,8 @@ def _torch_schedule(text: str, M: float | None) -> tuple[int, float] | None:
         case {"name": "LinearLR", "start_factor": 1.0, "end_factor": 0.0,
               "total_iters": steps} if begin + steps == M:
           decay = steps / M if begin >= warmup else 1.0
+        case {"name": "LinearLR"} if M and begin >= M:
+          pass  # the warm-up fills the run
         case _:
           return None
   except (yaml.YAMLError, LookupError, AttributeError, TypeError, ValueError):

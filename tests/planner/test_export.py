@@ -469,6 +469,14 @@ def test_schedulers_of_a_yaml_file_of_nemo_rl(value, expected, tmp_path):
   assert (f"policy.scheduler={value}" in ignored) == (expected is None)
 
 
+@pytest.mark.parametrize("decay", [0.3, 1.0])
+def test_a_warmup_of_nemo_rl_that_fills_the_run(decay):
+  """10 steps: the rate never falls."""
+  text = export.text("nemo-rl", *run(HARD._replace(decay=decay, warmup=17)))
+  _, setting, ignored, _ = read("nemo-rl", text, devices=None, D=90)
+  assert (setting.warmup, setting.decay, ignored) == (17, 0.0, [])
+
+
 def test_a_row_has_its_own_decay():
   """The trunk of a decayed sweep is constant."""
   row, setting = run(HARD._replace(decay=1.0))
@@ -501,6 +509,7 @@ def test_an_average_is_not_carried():
 @pytest.mark.parametrize("source, message", [
     ("vel:x", "expected TRAINER:FILE or TRAINER:OPTIONS, with one of areal"),
     ("trl:", "expected TRAINER:FILE"),
+    (f"trl:{CALL.replace('=8', '=1')}", "n = 1: a group of one rollout has no"),
     (f"trl:{CALL.replace('=8', '=5')}", "96 rollouts are not whole groups of "
      "n = 5; take n = 4 or 6"),
     ("verl:actor_rollout_ref.rollout.n=8", "no data.train_batch_size or .*, no "
