@@ -386,9 +386,8 @@ def decay_of(row: plan_file.Row, setting: Setting) -> float:
 
 def _epochs(row: plan_file.Row, setting: Setting) -> int:
   """Enough for M steps; a data loader drops the last, smaller batch."""
-  M = row.allocation.M
-  return M if setting.D is None else -(
-      -M // max(1, setting.D // row.allocation.Bp))
+  M, Bp = row.allocation.M, row.allocation.Bp
+  return M if setting.D is None else -(-M // max(1, setting.D // Bp))
 
 
 def scheduled_steps(target: Trainer, row: plan_file.Row, setting: Setting
