@@ -1,6 +1,8 @@
 """Rebuilds docs/study.md and what it shows; needs the extra `plot`.
 
   python -m launch.study.page --docs=docs
+
+Reads the study's ledger in docs/study/, and prints the paths of what it wrote.
 """
 
 import functools
