@@ -49,7 +49,7 @@ _POLICY = flags.DEFINE_enum(
     "averaged policy or the current one of a run with recipe.optimizer.average;"
     " default: the average if there is one.")
 _SPLIT = flags.DEFINE_enum(
-    "split", "validation", ["validation", "test"], "With --mode=eval: "
+    "split", "validation", list(evaluation.SPLITS), "With --mode=eval: "
     "validation problems, which chose the checkpoint, or test problems, which "
     "chose nothing.")
 _EVAL_SETS = flags.DEFINE_list(

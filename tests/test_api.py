@@ -110,8 +110,13 @@ PLAN = dict(rollouts=32, config="configs/hard.py", sweep=True, Bp=2, n=[4])
     (lambda at: isojax.plan(rollouts="2M", stratum="hard"),
      "rollouts=2M: expected a whole"),
     (lambda at: isojax.fit(None), "study=None: expected"),
+    (lambda at: isojax.fit(SIMULATED, draws=100, collapse="drop"),
+     "^collapse=drop: expected one of cut, exclude, keep"),
     (lambda at: isojax.read("none/*.jsonl"), "files=none/.*: no such file"),
     (lambda at: isojax.read([], fixed={}), "no evaluation in the records"),
+    (lambda at: isojax.read("x", scale=0.01),
+     "^scale=0.01: expected a dict, such as {'avg': 0.01}"),
+    (lambda at: isojax.compare("a", "b", columns=["avg"]), "^columns=.* dict"),
     (lambda at: isojax.read("x", scale={"avg": 0}),
      "scale=avg=0: expected a number"),
     (lambda at: isojax.compare("a", "b", share=9), "^share=9: expected")])
@@ -227,7 +232,8 @@ def test_a_wrong_sample_is_refused(run):
       (dict(prompt=None), "prompt=None: expected a text"),
       (dict(temperature=-1), "temperature=-1: expected"),
       (dict(temperature=np.inf), "temperature=inf: expected a finite number"),
-      (dict(seed=-1), "seed=-1: expected 0")):
+      (dict(seed=1.5), "seed=1.5: expected a whole number"),
+      (dict(seed=-1), "seed=-1: expected a whole number, 0 <= seed")):
     with pytest.raises(isojax.InputError, match=message):
       run.sample(**{"prompt": "1+1=2:"} | call)
 
@@ -254,6 +260,9 @@ def test_a_run_is_evaluated_again(run, tmp_path):
   assert other["split"] == best["split"]  # the stratum trained on
   with pytest.raises(isojax.InputError, match="none.jsonl"):
     run.evaluate(tmp_path / "none.jsonl")
+  # Not the test problems, which are for the end.
+  with pytest.raises(isojax.InputError, match="^split='val': expected one of"):
+    run.evaluate(split="val")
 
 
 def test_problems_become_a_stratum_without_a_policy(tmp_path, capsys):
@@ -282,6 +291,8 @@ def test_a_policy_is_exported(run, tmp_path):
   assert isojax.sample(config, **ask) == run.sample(**ask)
   with pytest.raises(isojax.InputError, match="exists"):
     run.export(tmp_path / "policy")
+  with pytest.raises(isojax.InputError, match="^dtype='float64': expected"):
+    run.export(tmp_path / "double", dtype="float64")
   with pytest.raises(isojax.InputError, match="--out=: expected the name of"):
     run.export("")
 
@@ -438,6 +449,18 @@ def test_the_simulated_log_is_that_of_its_description():
           f"{int(C) // (run.Bp * run.n)},{C:.0f},{reward:.6f}"
           for run in study.runs for C, reward in zip(run.C_E, run.reward_E)),
       ""])
+
+
+def test_a_run_that_falls_is_cut_left_out_or_kept(tmp_path):
+  path = tmp_path / "fall.csv"
+  rewards = {4: (.1, .3, .5, .6, .6, .1), 8: (.1, .3, .5, .6, .6, .6)}
+  path.write_text("Bp,n,step,avg\n" + "".join(
+      f"8,{n},{step},{reward}\n" for n in rewards
+      for step, reward in enumerate(rewards[n])))
+  assert [[(curve["n"], curve["points"]) for curve in isojax.fit(
+      path, draws=100, **how).document["curves"]] for how in (
+          {}, {"collapse": "exclude"}, {"collapse": "keep"})] == [
+              [(4, 5), (8, 6)], [(8, 6)], [(4, 6), (8, 6)]]
 
 
 def test_an_identified_law(law, tmp_path):

@@ -56,6 +56,9 @@ def test_an_estimate_says_how_far_it_may_be_trusted():
   inside, above, below = map(law.estimate, (1e5, 1e7, 1e3))
   assert (inside.n, inside.low, inside.high) == (8.0, 8.0, 8.0)
   assert not inside.beyond and above.beyond and below.beyond
+  # A run within 5 % of an end of the data is one of its budgets.
+  assert [law.estimate(C).beyond for C in (9.4e3, 9.6e3, 1.04e6, 1.06e6)] == [
+      True, False, False, True]
   assert "the data end at 1,000,000" in repr(above)
   assert "the data begin at 10,000" in repr(below)
   assert "warning: noisy" in repr(law.estimate(1e5, cautions=("noisy",)))

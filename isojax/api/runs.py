@@ -14,7 +14,7 @@ from isojax.core import exit_codes
 from isojax.errors import DivergedError, is_text, unchained
 from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
-from isojax.models import hf_weights
+from isojax.models import decoder, hf_weights
 from isojax.rl import rewards
 from isojax.run import evaluation as evaluation_lib
 from isojax.run import experiment, model_card, training
@@ -175,6 +175,9 @@ class Run:
     bfloat16; None: that of the base policy's checkpoint.
     """
     hf_weights.check_new(out)
+    experiment.raise_if(
+        (dtype not in (None, *decoder.DTYPES), f"dtype={dtype!r}: expected "
+         f"None or one of {', '.join(decoder.DTYPES)}"))
     folder, values = self._setup.folder, self._setup.values
     step, params = self._policy
     hf_weights.export(
@@ -210,7 +213,8 @@ def _sample(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
        "for more"),
       (not 0 <= temperature < math.inf,
        f"temperature={temperature}: expected a finite number of at least 0"),
-      (not 0 <= seed < 2**31, f"seed={seed}: expected 0 <= seed < 2**31"),
+      (not (isinstance(seed, numbers.Integral) and 0 <= seed < 2**31),
+       f"seed={seed}: expected a whole number, 0 <= seed < 2**31"),
       (not 1 <= len(ids) <= longest,
        f"the prompt has {len(ids)} tokens: expected 1 to sampler."
        f"max_prompt_tokens={longest} of the run's config"))

@@ -113,6 +113,12 @@ def _paths(files) -> list[str]:
 
 def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:
   """The part of isojax.read's arguments that says how to read files."""
+  for name, value, example in (
+      ("columns", columns, "{'avg': 'val/acc'}"),
+      ("fixed", fixed, "{'Bp': 32}"), ("scale", scale, "{'avg': 0.01}")):
+    if value is not None and not isinstance(value, dict):
+      raise InputError(f"{name}={value!r:.40}: expected a dict, such as "
+                       f"{example}")
   return Reading(
       kind=format, columns=columns or {}, fixed=fixed or {},
       scale={name: span(name, value) for name, value in (scale or {}).items()},
@@ -177,7 +183,7 @@ class Law:
           "the law is not identified: " + "; ".join(law.reasons)
           + f". {self.next}")
     contradiction = advice.contradiction_of(law, None, law(C), C)
-    limits = law.limits if C > law.C_seen[1] else ()
+    limits = law.limits if C > law.C_seen[1] * laws.C_TOLERANCE else ()
     return law.estimate(C, cautions=(
         *(f"the law holds within the data only: {text}" for text in limits),
         *law.cautions, *(contradiction[:1] if contradiction else ())))
@@ -205,7 +211,8 @@ def fit(study, *, points: str = _OPTIONS.points.select,
         bin_width: float = _OPTIONS.points.bin_width,
         ema: float = _OPTIONS.points.ema,
         min_C: float = _OPTIONS.points.min_C, form: str = _OPTIONS.form,
-        draws: int = _OPTIONS.draws, margin: float = _OPTIONS.margin) -> Law:
+        draws: int = _OPTIONS.draws, margin: float = _OPTIONS.margin,
+        collapse: str = _OPTIONS.collapse) -> Law:
   """Fits reward curves, their frontier and the law n*(C) to the logs of runs.
 
   The method is that of the IsoCompute Playbook (arXiv 2603.12151), section 3;
@@ -220,6 +227,9 @@ def fit(study, *, points: str = _OPTIONS.points.select,
     form: formula of the reward curves, a key of isojax.frontier.curves.FORMS.
     draws: number of bootstrap draws, at least 100.
     margin: of Law.as_good: the most by which a reward is below the best.
+    collapse: what is fitted of a run whose last evaluation is below its best by
+      more than 3 standard errors: "cut", up to the fall; "exclude", nothing; or
+      "keep", all of it.
 
   Returns:
     A Law. It prints as the verdict, the law and what to run next.
@@ -232,7 +242,8 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   if draws < 100:
     raise InputError(f"draws={draws}: expected at least 100")
   options = dataclasses.replace(
-      _OPTIONS, form=form, draws=draws, margin=margin, points=curves.PointRule(
+      _OPTIONS, form=form, draws=draws, margin=margin, collapse=collapse,
+      points=curves.PointRule(
           select=points, ema=ema, min_C=min_C, bin_width=bin_width))
   return Law(fit_json.study_document(
       study.study, list(study._rows), study._selection, options,

@@ -15,6 +15,7 @@ from isojax.core.format import pair
 
 TIE = 1e-9  # reward; curves that differ by less count as equal
 FIT_VERSION = 1  # of fit.json, which frontier writes and planner reads
+UNKNOWN = "unknown"  # a set or model that the logs do not name
 C_TOLERANCE = 1.05  # runs of different Bp * n end at slightly different C
 
 
@@ -111,7 +112,8 @@ class Estimate:
   @property
   def beyond(self) -> bool:
     """Whether C is outside the data, so that n is extrapolated."""
-    return not self.seen[0] <= self.C <= self.seen[1]
+    first, last = self.seen
+    return not first / C_TOLERANCE <= self.C <= last * C_TOLERANCE
 
   def __repr__(self) -> str:
     text = (f"n* = {self.n:.4g}, 95% interval "

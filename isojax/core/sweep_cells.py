@@ -78,12 +78,15 @@ def with_budgets(rows: list[Row], budgets, *, decay: float, at,
   """
   if not decay:
     return rows
-  out, has_trunk = [], decay < 1 and len(budgets) > 1
+  out = []
   for row in sorted(rows, key=lambda row: row.seed):
     largest, runs, begins = row.allocation, [], []
     Bp, n, B = largest.Bp, largest.n, largest.B
-    for C in sorted(budgets):
-      of_C = allocate(Bp=Bp, n=n, M=None, C=C, m=largest.m)
+    ends = dict.fromkeys(  # of which near budgets have one
+        allocate(Bp=Bp, n=n, M=None, C=C, m=largest.m)
+        for C in sorted(budgets))
+    has_trunk = decay < 1 and len(ends) > 1
+    for of_C in ends:
       begins.append(branch_step(of_C.M, decay))
       rest = max(1, of_C.M - has_trunk * begins[-1])  # steps
       runs.append(dataclasses.replace(

@@ -13,6 +13,7 @@ from scipy import stats
 
 from isojax.core.evaluate import MIN_EVALUATIONS
 from isojax.errors import InputError
+from isojax.frontier import collapse
 from isojax.frontier import curves as curves_lib
 from isojax.frontier.curves import Curves, PointRule
 from isojax.frontier.study import Study, StudyRun
@@ -47,6 +48,8 @@ class Options:
          "a number of at least 0"),
         ("bin_width", points.bin_width, 0 <= points.bin_width <= 1,
          "a reward from 0 to 1"),
+        ("collapse", self.collapse, self.collapse in collapse.TREATMENTS,
+         f"one of {', '.join(collapse.TREATMENTS)}"),
         ("margin", self.margin, 0 <= self.margin <= 1, "a reward from 0 to 1")):
       if not valid:  # also for nan
         raise InputError(f"{name}={value}: expected {expected}")

@@ -20,6 +20,7 @@ from isojax.core.format import (
   rate,
   signed,
 )
+from isojax.core.laws import C_TOLERANCE
 from isojax.errors import InputError
 from isojax.frontier import bootstrap, collapse
 from isojax.frontier.study import from_rows, Selection, Study, StudyRun
@@ -183,13 +184,28 @@ def _check_same(baseline: Study, other: Study) -> None:
       raise InputError(
           f"--records: {name} is {mine}, that of the baseline is {theirs}; "
           "expected the same: compare runs of one model by one evaluation")
-  if {run.where for run in other.runs} == {run.where for run in baseline.runs}:
-    raise InputError("--records: only the runs of --baseline; give the runs "
-                     "of another recipe")
+  shared = sorted({run.where for run in other.runs}
+                  & {run.where for run in baseline.runs})
+  if shared:
+    raise InputError(f"--records: runs of --baseline, {shared[0]}"
+                     + (f" and {len(shared) - 1} more" if shared[1:] else "")
+                     + "; expected runs of another recipe alone")
 
 
 def _factor(ratio: float | None) -> str:
   return "inf" if ratio is None else f"{ratio:.2f}x"
+
+
+def _unused(recipe: Recipe, runs: tuple[StudyRun, ...]):
+  """Yields which evaluations are not used, because one of the runs has none."""
+  late = max(runs, key=lambda run: run.C_E[0])
+  short = min(runs, key=lambda run: run.C_E[-1])
+  if min(run.C_E[0] for run in runs) * C_TOLERANCE < late.C_E[0]:
+    yield (f"{recipe.name}: evaluations before {number(late.C_E[0])} are not "
+           f"used, because {late.run_id} begins there ({late.where})")
+  if max(run.C_E[-1] for run in runs) > short.C_E[-1] * C_TOLERANCE:
+    yield (f"{recipe.name}: evaluations after {number(short.C_E[-1])} are not "
+           f"used, because {short.run_id} ends there ({short.where})")
 
 
 def _cautions(baseline: Recipe, other: Recipe, gain: Speedup):
@@ -237,9 +253,11 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
   _check_same(base_study, study)
   gain = speedup(base, other, share=share, seed=0)
   rows = at_equal_compute(base, other)
-  notes = [*(f"caution: {text}" for text in (
-      *_cautions(base, other, gain), *_falls("baseline", base_study),
-      *_falls("recipe", study))), *dict.fromkeys(notes)]
+  cautions = [*_unused(base, base_study.runs), *_unused(other, study.runs),
+              *_cautions(base, other, gain), *_falls("baseline", base_study),
+              *_falls("recipe", study)]
+  notes = [*(f"caution: {text}" for text in cautions),
+           *dict.fromkeys(notes)]
   document = {
       "axis": axis, "metric": base_study.metric, "share": share, "equal": rows,
       "speedup": dataclasses.asdict(gain) | {"verdict": gain.verdict},

@@ -10,10 +10,10 @@ import numpy as np
 
 from isojax.core import evaluate
 from isojax.core.evaluate import MIN_EVALUATIONS
+from isojax.core.laws import UNKNOWN
 from isojax.errors import InputError
 from isojax.logs.fields import LISTED, LogRow, TRAINING
 
-UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D within this factor are equal: logs round their epochs
 MAX_START_GAP = 0.25  # reward; between first evaluations of runs of one (Bp, n)
 MAX_NOISE_SDS = 5.0  # by which an evaluation may differ from its expectation
@@ -351,6 +351,18 @@ def _check_models(runs: list[StudyRun], model: str) -> None:
           f"as of several models: {remedy}")
 
 
+def _late(runs: list[StudyRun]):
+  """Yields notes on runs that begin at a C that others of their cell passed."""
+  first = {}  # (Bp, n) -> the run that begins first
+  for run in sorted(runs, key=lambda run: run.C_E[0]):
+    begin = first.setdefault((run.Bp, run.n), run)
+    if run.C_E[0] > begin.C_E[1]:
+      yield (f"{run.where}: run {run.run_id} begins at {run.C_E[0]:g}, and "
+             f"{begin.run_id} of the same Bp and n at {begin.C_E[0]:g}; if it "
+             f"is the rest of a resumed run, join their files: it counts as "
+             "another repetition")
+
+
 def _is_copy(short: StudyRun, long: StudyRun) -> bool:
   """Whether the shorter run has the first evaluations of the longer one.
 
@@ -428,6 +440,7 @@ def from_rows(rows: list[LogRow], chosen: Selection) -> tuple[Study, list[str]]:
         map(str, sorted({(r.fields["Bp"], r.fields["n"]) for r in rows}))))
   runs = _without_copies(_long_enough(runs, notes), notes)
   _check_models(runs, model)
+  notes += _late(runs)
   sizes = sorted({r.Bp * r.n for r in runs})
   if chosen.axis == "updates" and len(sizes) > 1:
     raise InputError(f"--axis=updates: runs of several sizes Bp * n = {sizes}; "

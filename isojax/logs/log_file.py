@@ -73,6 +73,12 @@ class LogFile:
       pairs.append((axis, axis))
     return pairs + [*columns.items()]
 
+  @property
+  def left_out(self) -> str:
+    """The notes on lines and values that were left out, for an error."""
+    place = re.compile(re.escape(self.path) + r":\d+: ")
+    return "".join(f". {note}" for note in self.notes if place.match(note))
+
   def note(self, text: str) -> None:
     self.notes.append(f"{self.path}: {text}")
 

@@ -13,6 +13,7 @@ from isojax.logs.runs import lacking, Runs
 ACCURACY = re.compile(
     r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|success|^avg$",
     re.IGNORECASE)
+PERCENT = re.compile(r"%|percent|pct", re.IGNORECASE)
 REWARD = re.compile("reward|return|score", re.IGNORECASE)
 # Names of lengths, counts and deviations, although ACCURACY matches them.
 NO_RATE = re.compile(
@@ -187,4 +188,4 @@ def _no_metric(log: Runs, fixed: dict) -> str:
           if fields else "")
   return (f"{file.path}: no evaluations; give a metric with --columns=avg=NAME"
           f"{from_path}; the file has "
-          f"{nearest('eval/accuracy', file.numbers)}{more}")
+          f"{nearest('eval/accuracy', file.numbers)}{more}{file.left_out}")

@@ -282,19 +282,29 @@ def _name_runs(rows: list[LogRow]) -> None:
 
 def _from_percent(file: LogFile, rows: list[LogRow],
                   curves: list[CurveNames]) -> None:
-  """Divides percentages by 100, with a note."""
+  """Divides percentages by 100, with a note; small ones are only noted."""
   names = {field: name for curve in curves
            for field, name in curve.source.items()
            if field in METRICS and field not in file.reading.scale
            and metrics.ACCURACY.search(name) and "reward" not in name}
   for field, name in names.items():
     having = [row for row in rows if field in row.fields]
-    values = [row.fields[field] for row in having]
+    values = _known(having, field)
     if values and min(values) >= 0 and MAX_FRACTION < max(values) <= 100:
       for row in having:
         row.fields[field] /= 100
       file.note(f"{name!r} reaches {max(values):g}: read as percent; "
                 f"--scale={field}=1 keeps the numbers.")
+    elif values and metrics.PERCENT.search(name) and 0 <= min(values) and (
+        0 < max(values) <= 1):
+      file.note(f"{name!r} is read as a share of 1, not as percent; if it is "
+                f"percent, give --scale={field}=0.01.")
+
+
+def _known(rows: list[LogRow], field: str) -> list[float]:
+  """The values of a field without NaN, which min and max may return."""
+  return [row.fields[field] for row in rows
+          if field in row.fields and not math.isnan(row.fields[field])]
 
 
 def _check_training(file: LogFile, rows: list[LogRow], name: str | None
@@ -310,7 +320,7 @@ def _check_training(file: LogFile, rows: list[LogRow], name: str | None
   file.note(f"avg is the {TRAINING} {name!r}, noisier than an evaluation, and "
             "of the training problems. Each is charged to the policy that "
             f"sampled it.{more}")
-  values = [row.fields["avg"] for row in rows if "avg" in row.fields]
+  values = _known(rows, "avg")
   if "avg" in file.reading.scale or not values:
     return
   low, high = min(values), max(values)

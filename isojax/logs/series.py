@@ -65,11 +65,12 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
   source |= {name: name for name in file.numbers if PART.fullmatch(name)}
   names = source | {field: name for field, name in file.field_names()
                     if name in file.names and field not in METRICS}
-  if file.kind == "table" and file.step is None and run is None and (
-      column := _run_column(log)):
-    raise InputError(f"{path}: no step, and rows of several {column}: they "
-                     "are not the steps of one run; name the step with "
-                     "--columns=step=NAME")
+  if file.kind == "table" and run is None and (column := _run_column(log)):
+    raise InputError(
+        f"{path}: " + ("no step, and" if file.step is None else "a step has")
+        + f" rows of several {column}: they are not the steps of one run; "
+        f"choose one with --columns=run_id={column} and --run=VALUE"
+        + ("" if file.step else ", or name the step with --columns=step=NAME"))
   if "n" not in names:
     granularity.set_group_size(log, fields)
   train = _train(log, source, fields)
@@ -85,7 +86,7 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
         f"{path}: no known column of training steps or evaluations; the file "
         f"has numbers of {nearest('reward', file.numbers)}; name them, such as "
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
-        + ", ".join(FIELDS))
+        + ", ".join(FIELDS) + file.left_out)
   notes = [f"{path}: {note}" for note in _notes(log, train, names)]
   if numbered:
     notes.insert(0, f"{path}: no step: the lines are numbered from 1, and "
@@ -122,9 +123,15 @@ def _notes(log: Runs, train: list[dict], names: dict[str, str]):
 
 
 def _run_column(log: Runs) -> str | None:
-  """A column that shows that the rows of a table are different runs."""
-  return next((name for name in log.file.names if RUN_COLUMN.fullmatch(name)
-               and len({line.get(name) for _, line in log.lines}) > 1), None)
+  """A column with several values at one step, as of different runs."""
+  step, fields = log.file.step, dict(log.file.field_names())
+  sizes = [fields.get("Bp"), fields.get("n")] if step else []
+  for name in log.file.names:
+    if RUN_COLUMN.fullmatch(name) or name in sizes:
+      values = {(line.get(step), str(line.get(name))) for _, line in log.lines}
+      if len(values) > len({at for at, _ in values}):
+        return name
+  return None
 
 
 def _estimator(file: LogFile) -> dict:
@@ -142,6 +149,7 @@ def _estimator(file: LogFile) -> dict:
 def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   """A dict for each training step that has a value in the log."""
   steps, form, repeated = collections.defaultdict(dict), log.file.form, 0
+  resumed = []  # (step, how many steps a resumed run has made again from it)
   counts = form.columns("zero_std_count", log.file.numbers)
   curve = CurveNames(None, None, source | {name: name for name in counts}, True)
   for _, _, order, _, line in curve_lines(log, [curve]):
@@ -152,11 +160,16 @@ def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
     line = {field: value for field, value in line.items()
             if field not in METRICS}
     if line.keys() & steps[step].keys() & source.keys():
-      _drop_from(steps, step)
+      if dropped := _drop_from(steps, step):
+        resumed.append((step, dropped))
       reward = line.get("reward")
       before = steps[step].get("reward")
       repeated += None not in (before, reward) and before != reward
     steps[step] |= line
+  if resumed:
+    log.file.note(f"{sum(count for _, count in resumed)} steps were made again "
+                  f"from step {resumed[0][0]} on, by a resumed run: the later "
+                  "lines are used.")
   if repeated:
     log.file.note(f"{repeated} lines have another reward of the step of an "
                   "earlier one, as of single rollouts or processes: the last "
@@ -179,7 +192,7 @@ def _evals(log: Runs) -> tuple[dict, ...]:
       curve_lines(log, curves)):
     line = {"step": order} | set_and_k | {
         field: value for field, value in line.items()
-        if all_fields or field == "step" or field in METRICS}
+        if all_fields or field in ("step", "Bp", "n", *METRICS)}
     steps = evals[line.get("eval_set"), line.get("k")]
     _, earlier = steps.get(line["step"], (None, {}))
     if earlier.keys() & line.keys() & {*METRICS}:
@@ -191,11 +204,15 @@ def _evals(log: Runs) -> tuple[dict, ...]:
       key=lambda row: row[0]))
 
 
-def _drop_from(steps: dict, first: float) -> None:
+def _drop_from(steps: dict, first: float) -> int:
   """Drops a step and the later ones, which a resumed run has made again.
 
-  A run that is not resumed writes each value of a step once.
+  A run that is not resumed writes each value of a step once. Returns how many
+  steps were dropped.
   """
-  if first != next(reversed(steps)):
-    for step in [step for step in steps if step >= first]:
-      del steps[step]
+  if first == next(reversed(steps)):
+    return 0
+  again = [step for step in steps if step >= first]
+  for step in again:
+    del steps[step]
+  return len(again)

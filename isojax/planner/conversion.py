@@ -153,6 +153,9 @@ def _sizes(trainer: str, options: dict, fields: dict, devices: int | None,
     B = _batch(options, fields, devices, assumed)
   if n and B and Bp and B != Bp * n:
     raise _several_updates(f"{B:g} rollouts an update of {Bp:g} * {n:g} a step")
+  if n == 1:
+    raise InputError("n = 1: a group of one rollout has no advantage in GRPO, "
+                     "which is written; take n of at least 2")
   if n and B and not Bp:
     if B % n:
       raise InputError(f"{B:g} rollouts are not whole groups of n = {n:g}; "
@@ -185,7 +188,8 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
               else "")
     raise InputError(f"{error}{remark}") from None
   M = _steps(trainer, fields, Bp, D)
-  decay = _decay(trainer, options, fields, M) if M else 0.0
+  steps = _scheduled(origin, fields, M, Bp, D)
+  decay = _decay(trainer, options, fields, M) if M and M == steps else 0.0
   if schedule := _torch_schedule(fields.get("warmup_and_fall", ""), M):
     fields["warmup"], decay = schedule
     options = {name: value for name, value in options.items()
@@ -206,8 +210,8 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
       allocate(Bp=_whole("Bp", Bp), n=_whole("n", n), M=int(M),
                C=int(Bp * n * int(M))),
       seed=_whole("seed", _number(fields, "seed") or 0), lr=lr, expected=None)
-  setting = _setting(trainer, options, fields, M, decay=decay, has_kl=has_kl,
-                     D=D, devices=devices)
+  setting = _setting(trainer, options, fields, steps, decay=decay,
+                     has_kl=has_kl, D=D, devices=devices)
   return row, setting, _not_carried(
       options, field_of, origin, export.options(trainer, row, setting),
       falls=bool(decay)), assumed
@@ -238,6 +242,14 @@ def _steps(trainer: str, fields: dict, Bp: float | None, D: int | None
   return min(M or of_epochs, of_epochs) if trainer != "trl" else M or of_epochs
 
 
+def _scheduled(origin: Trainer, fields: dict, M: float | None,
+               Bp: float | None, D: int | None) -> float | None:
+  """The steps of the trainer's schedule; M if they are not known."""
+  if origin.by_epochs and "epochs" in fields and D and Bp:
+    return _number(fields, "epochs") * (D // Bp)
+  return M
+
+
 def _check_given(trainer: str, pairs: list[tuple[str, str]],
                  needed: dict[tuple[str, ...], float | None]) -> None:
   """InputError for values that no option gives, with the options that could."""
@@ -251,10 +263,13 @@ def _check_given(trainer: str, pairs: list[tuple[str, str]],
            and any(field == "epochs" for _, field in pairs) else ""))
 
 
-def _setting(trainer: str, options: dict, fields: dict, M: float, *,
+def _setting(trainer: str, options: dict, fields: dict, steps: float, *,
              decay: float, has_kl: bool, D: int | None, devices: int | None
              ) -> export.Setting:
-  """What the options say beyond the sizes and the rate."""
+  """What the options say beyond the sizes and the rate.
+
+  `steps` are those of the schedule.
+  """
   origin = export.TRAINERS[trainer]
   number = lambda field: _number(fields, field)
   centered = trainer == "prime-rl" or (  # see its note
@@ -264,7 +279,7 @@ def _setting(trainer: str, options: dict, fields: dict, M: float, *,
   if options.get(_scheduler(origin)) == "constant" != origin.schedules[0]:
     warmup = 0  # as in transformers
   elif warmup is None and "warmup_share" in fields:
-    warmup = round(number("warmup_share") * M)
+    warmup = round(number("warmup_share") * steps)
   prompt, response, total = (
       int(number(field)) if field in fields else None
       for field in ("prompt", "response", "total"))
@@ -356,6 +371,8 @@ def _torch_schedule(text: str, M: float | None) -> tuple[int, float] | None:
         case {"name": "LinearLR", "start_factor": 1.0, "end_factor": 0.0,
               "total_iters": steps} if begin + steps == M:
           decay = steps / M if begin >= warmup else 1.0
+        case {"name": "LinearLR"} if M and begin >= M:
+          pass  # the warm-up fills the run
         case _:
           return None
   except (yaml.YAMLError, LookupError, AttributeError, TypeError, ValueError):

@@ -93,6 +93,8 @@ class Trainer(typing.NamedTuple):
   schedules: tuple[str | None, ...] = ("constant", None, None)
   with_fall: tuple[str, str] = ("", "")  # options of the last two
   warmup: str = ""  # option of the warm-up
+  by_epochs: bool = False  # warm-up and fall are shares of the steps of all its
+  # epochs, although the run ends after M
   lora: str = ""  # options of adapters on all matrices; "": it has none
   # For --from: option -> the trainer's own value, where it decides what a run
   # does; further NAME={FIELD}; a name in other releases or files -> the name.
@@ -113,13 +115,12 @@ TRAINERS = {
         ++train_dataset.max_length={prompt} gconfig.max_new_tokens={response}
         actor.kl_ctl={kl} actor.optimizer.lr={lr} {rate} {lora}
         ++total_train_steps={M} total_train_epochs={epochs} seed={seed}""",
-        std=("group", "null"), note="its KL is in the reward; its warm-up and "
-        "schedule are of all steps of total_train_epochs, which may be more "
-        "than {M}",
+        std=("group", "null"), note="its KL is in the reward",
         scheduler="actor.optimizer.lr_scheduler_type",
         schedules=("constant", "linear", None),
         with_fall=("actor.optimizer.min_lr_ratio=0.0", ""),
         warmup="actor.optimizer.warmup_steps_proportion={warmup_share}",
+        by_epochs=True,
         lora="actor.use_lora=true actor.lora_rank={rank} "
         "actor.lora_alpha={alpha}",
         defaults={"actor.ppo_n_minibatches": 4, "actor.kl_ctl": 0.1}),
@@ -150,11 +151,10 @@ TRAINERS = {
         train.num_episodes={epochs} train.seed={seed}""",
         std=("group_norm", "dr_grpo"),
         with_kl="algo.kl.use_loss={on} algo.kl.estimator=k3",
-        note="it has no limit of steps: stop it after {M}; its warm-up and "
-        "schedule are of all steps of train.num_episodes",
+        note="it has no limit of steps: stop it after {M}",
         scheduler="actor.lr_scheduler",
         schedules=("constant_with_warmup", "linear", None),
-        warmup="actor.lr_warmup_ratio={warmup_share}",
+        warmup="actor.lr_warmup_ratio={warmup_share}", by_epochs=True,
         defaults={"actor.adam.lr": 1e-6, "train.batch_size": 128,
                   "actor.lr_scheduler": "cosine_with_min_lr",
                   "actor.lr_warmup_ratio": 0.03},
@@ -387,6 +387,28 @@ def decay_of(row: plan_file.Row, setting: Setting) -> float:
   return setting.decay if row.decay is None else row.decay
 
 
+def _epochs(row: plan_file.Row, setting: Setting) -> int:
+  """Enough for M steps; a data loader drops the last, smaller batch."""
+  M, Bp = row.allocation.M, row.allocation.Bp
+  return M if setting.D is None else -(-M // max(1, setting.D // Bp))
+
+
+def scheduled_steps(target: Trainer, row: plan_file.Row, setting: Setting
+                    ) -> int | None:
+  """The steps of the trainer's schedule; None: unknown without D."""
+  if not target.by_epochs:
+    return row.allocation.M
+  return None if setting.D is None else _epochs(row, setting) * max(
+      1, setting.D // row.allocation.Bp)
+
+
+def _written_decay(target: Trainer, row: plan_file.Row, setting: Setting
+                   ) -> float:
+  """decay_of, or 0 if the trainer's schedule does not end with the run."""
+  ends = scheduled_steps(target, row, setting) == row.allocation.M
+  return decay_of(row, setting) if ends else 0.0
+
+
 def options(trainer: str, row: plan_file.Row,
             setting: Setting) -> dict[str, object]:
   """Option -> value of a run in another trainer; True: a flag without a value.
@@ -403,12 +425,11 @@ def options(trainer: str, row: plan_file.Row,
                      f"{setting.advantage!r} is not written; expected one of "
                      f"{', '.join(DIVIDES_BY_STD)}")
   divided, loss = DIVIDES_BY_STD[setting.advantage], setting.loss
-  # Enough for M steps; a data loader drops the last, smaller batch.
-  epochs = M if setting.D is None else -(-M // max(1, setting.D // Bp))
+  steps = scheduled_steps(target, row, setting)
   per_device, accumulation = None, None
   if trainer == "trl":
     per_device, accumulation = batches(Bp, n, setting.devices)
-  decay = decay_of(row, setting)
+  decay = _written_decay(target, row, setting)
   fall = decay_steps = M - sweep_cells.branch_step(M, decay)
   if trainer == "prime-rl":  # it refuses a fall that begins before
     fall = min(fall, max(0, M - setting.warmup))
@@ -417,13 +438,14 @@ def options(trainer: str, row: plan_file.Row,
       per_device=per_device, accumulation=accumulation,
       Bp=Bp, n=n, B=Bp * n, M=M, lr=setting.lr(row),
       seed=row.seed if setting.has_seed else None,
-      warmup_share=f"{setting.warmup / M:.4g}", decay_steps=fall,
+      warmup_share=f"{setting.warmup / steps:.4g}" if steps else "0",
+      decay_steps=fall,
       decay_begin=M - decay_steps, start_lr=setting.lr(row),
       end_lr="0.0",
       warmup_and_fall=torch_schedule(setting.warmup, M, decay_steps),
       scheduler_kwargs=f'{{"num_decay_steps":{decay_steps},'
       '"decay_type":"linear"}', rank=setting.lora_rank,
-      alpha=setting.lora_alpha, epochs=epochs,
+      alpha=setting.lora_alpha, epochs=_epochs(row, setting),
       total=None if None in (setting.prompt, setting.response)
       else setting.prompt + setting.response, on=True,
       use_kl=bool(setting.kl), std=target.std[not divided],
@@ -442,11 +464,15 @@ def not_carried(trainer: str, row: plan_file.Row, setting: Setting
   """KEY=VALUE of the config that the options of a trainer do not set."""
   loss, known, out = setting.loss, AGGREGATIONS.get(trainer, {}), []
   target, decay = TRAINERS[trainer], decay_of(row, setting)
-  if target.schedules[schedule_of(decay)] is None:
+  if target.schedules[schedule_of(decay)] is None or (
+      decay != _written_decay(target, row, setting)):
     out.append(f"recipe.optimizer.decay={decay:g}")
   if setting.warmup and "{warmup" not in (
       rate_options(target, decay) + target.note):
     out.append(f"recipe.optimizer.warmup_steps={setting.warmup}")
+  elif setting.warmup and scheduled_steps(target, row, setting) is None:
+    out.append(f"recipe.optimizer.warmup_steps={setting.warmup}, a share of "
+               "the steps of all epochs: give --D")
   if setting.average is not None:
     out.append(f"recipe.optimizer.average={setting.average:g}")
   if setting.lora_rank and not target.lora:
@@ -476,7 +502,8 @@ def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
   target, allocation = TRAINERS[trainer], row.allocation
   processes = f"{setting.devices} processes" if setting.devices else (
       "one process; --machine gives the number")
-  schedule = target.schedules[schedule_of(decay_of(row, setting))]
+  schedule = target.schedules[schedule_of(
+      _written_decay(target, row, setting))]
   notes = [target.note.format(
       B=allocation.B, M=allocation.M, lr=setting.lr(row), processes=processes,
       scheduler=schedule or target.schedules[CONSTANT],

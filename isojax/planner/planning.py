@@ -229,6 +229,12 @@ def _rows_of_advice(request: Request, question: Question,
   warnings += (
       advice_lib.far_from_law(allocation.n, star) if question.n else
       advice_lib.sweep_first(question.law, allocation, star))
+  if len(request.seeds) > 1:
+    warnings += tuple(
+        f"--{name}={getattr(request, name):g} is the budget of each run: "
+        f"{len(request.seeds)} seeds spend {len(request.seeds)} times as much"
+        for name in ("hours", "device_hours", "usd")
+        if getattr(request, name) is not None)
   expected = functools.partial(prices.expected, cost_model)
   rows = [plan_file.Row(allocation, seed, advice.lr, expected(allocation))
           for seed in request.seeds]

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 
-from isojax.core.laws import NStar
+from isojax.core.laws import NStar, UNKNOWN
 from isojax.core.shipped import shipped_path
 from isojax.errors import InputError, UNREADABLE
 from isojax.planner import fit_file, machines, priors
@@ -160,7 +160,7 @@ def resolve_law(request: Request, problems: Problems) -> NStar | None:
   else:
     raise InputError(f"--law={name}: no such file, and no prior "
                      f"({', '.join(priors.PRIORS)})")
-  if stratum is not None and law.stratum not in (None, stratum):
+  if stratum is not None and law.stratum not in (None, UNKNOWN, stratum):
     raise InputError(f"--law={name} is of {law.stratum} problems, yours are "
                      f"{stratum}")
   return law

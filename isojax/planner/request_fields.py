@@ -9,6 +9,8 @@ A field's type chooses the kind of its flag.
 import dataclasses
 import inspect
 import math
+import numbers
+import os
 import re
 
 from isojax.core import config_file
@@ -20,25 +22,36 @@ from isojax.planner.cost import MAX_BUDGET
 
 
 def field(default, help_text: str, *, choices=None, between=None,
-          whole: int | None = None):
+          whole: int | None = None, most: int = MAX_BUDGET):
   """A field with its help, and if they are checked, its values or bounds.
 
-  whole: it takes whole numbers from this one on, also as texts such as 2e6.
+  whole: it takes whole numbers from this one to `most`, also as texts: 2e6.
   """
   return dataclasses.field(default=default, metadata=dict(
-      help=help_text, choices=choices, between=between, whole=whole))
+      help=help_text, choices=choices, between=between, whole=whole,
+      most=most))
 
 
-def whole_number(flag: str, item, least: int) -> int:
+def whole_number(flag: str, item, least: int, most: int) -> int:
   """A whole number, also of a text such as 2e6; InputError for others."""
   try:
-    value = float(item)
-  except ValueError:
+    value = math.nan if isinstance(item, bool) else float(item)
+  except (TypeError, ValueError):
     value = math.nan
-  if not least <= value <= MAX_BUDGET or value != int(value):
+  if not least <= value <= most or value != int(value):
     raise InputError(f"--{flag}={item}: expected a whole number from {least} "
-                     f"to {MAX_BUDGET:.2g}, such as 2e6")
+                     f"to {most:.2g}, such as 2e6")
   return int(value)
+
+
+def number(flag: str, value, low: float, high: float, *, whole: bool):
+  """A number within bounds; InputError for others."""
+  if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    raise InputError(f"--{flag}={value!r}: expected a number")
+  if not low <= value <= high or whole and value != int(value):
+    raise InputError(f"--{flag}={value:g}: expected a{' whole' * whole} number "
+                     f"from {low:g} to {high:g}")
+  return int(value) if whole else float(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +63,16 @@ class Request:
 
   # The budget: exactly one of these fields.
   rollouts: object = field(
-      None, "The budget C in rollouts; a text such as 2e6 is accepted.",
-      whole=2)
+      None, "The budget C of a run in rollouts; a text such as 2e6 is "
+      "accepted.", whole=2)
   hours: float | None = field(
-      None, "The budget in hours of wall time on `machine`, instead of "
-      "`rollouts`.", between=(0, math.inf))
+      None, "The budget of a run in hours of wall time on `machine`, instead "
+      "of `rollouts`.", between=(0, math.inf))
   device_hours: float | None = field(
-      None, "The budget in hours of all chips of `machine` together, instead of"
-      " `rollouts`.", between=(0, math.inf))
+      None, "The budget of a run in hours of all chips of `machine` together, "
+      "instead of `rollouts`.", between=(0, math.inf))
   usd: float | None = field(
-      None, "The budget in USD, at the price of `machine` or "
+      None, "The budget of a run in USD, at the price of `machine` or "
       "`usd_per_chip_hour`, instead of `rollouts`.", between=(0, math.inf))
 
   # The problems and the law that choose n.
@@ -95,7 +108,7 @@ class Request:
       None, "Most rollouts in a step; default: that of the law's study (65,536 "
       f"on easy problems, 16,384 on hard ones), else {DEFAULT_B_MAX:,}.",
       between=(2, 2**24))
-  seeds: tuple = field((0,), "One run for each seed.", whole=0)
+  seeds: tuple = field((0,), "One run for each seed.", whole=0, most=2**31 - 1)
   sweep: bool = field(
       False, "Plan every `Bp` x `n` with Bp * n <= B_max to the same C; without"
       " `n`: the law's n, half and twice it.")
@@ -149,27 +162,31 @@ class Request:
     if self.config is not None:
       config_file.check_run(self.config)
     for name, declared in FIELDS.items():
-      value = getattr(self, name)
+      value, kind = getattr(self, name), declared.type
       choices, between, least = map(
           declared.metadata.get, ("choices", "between", "whole"))
-      if value is None:
+      if value is None and declared.default is None:
         continue
       if least is not None:
-        items = value if declared.type is tuple else (value,)
-        numbers = tuple(whole_number(name, item, least) for item in items)
-        if len(set(numbers)) < max(len(numbers), len(declared.default or ())):
+        items = value if kind is tuple else (value,)
+        value = tuple(whole_number(name, item, least, declared.metadata["most"])
+                      for item in items)
+        if len(set(value)) < max(len(value), len(declared.default or ())):
           raise InputError(
               f"--{name}: expected at least one number, each once")
-        object.__setattr__(
-            self, name, numbers if declared.type is tuple else numbers[0])
+        value = value if kind is tuple else value[0]
       if choices and value not in choices:
         raise InputError(
             f"--{name}={value}: expected one of {', '.join(choices)}")
-      if between and not isinstance(value, (int, float)):
-        raise InputError(f"--{name}={value!r}: expected a number")
-      if between and not between[0] <= value <= between[1]:
-        raise InputError(f"--{name}={value:g}: expected a number from "
-                         f"{between[0]:g} to {between[1]:g}")
+      if between:
+        value = number(name, value, *between, whole=kind == int | None)
+      if kind is bool and not isinstance(value, bool):
+        raise InputError(f"--{name}={value!r}: expected True or False")
+      if kind == str | None:
+        if not isinstance(value, (str, os.PathLike)):
+          raise InputError(f"--{name}={value!r:.60}: expected a text")
+        value = os.fspath(value)
+      object.__setattr__(self, name, value)
 
   @property
   def needs_law(self) -> bool:

@@ -11,8 +11,8 @@ import pathlib
 from isojax.core import disk
 from isojax.core import format as words
 from isojax.core.format import compact, many, number, pair, rate, signed
+from isojax.core.laws import UNKNOWN
 from isojax.errors import InputError
-from isojax.frontier.study import UNKNOWN
 from isojax.logs.fields import TRAINING
 from isojax.report import template
 from isojax.report.labels import (

@@ -25,6 +25,7 @@ from isojax.tasks import strata as strata_lib
 from isojax.types import TrainState
 
 MAX_NAMED_RUNS = 5  # in a message
+SPLITS = ("validation", "test")  # that are evaluated
 
 
 def both_policies(setup: Setup, grader: rollouts_lib.Grading, train: TrainState,
@@ -95,6 +96,9 @@ def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
   `path` is the stratum's file, by default the config's. The test split is in a
   file beside it, which training never opens.
   """
+  if split not in SPLITS:
+    raise InputError(f"split={split!r}: expected one of "
+                     f"{', '.join(SPLITS)}")
   run_problems = setup.stratum.train
   if path is not None:
     stratum, prompts, notes = inputs.read_stratum(

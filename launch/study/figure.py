@@ -15,10 +15,7 @@ CURRENT, AVERAGE, COOLED = "0.45", "#d95f02", "#1b7837"
 
 
 def curves(lines: dict, name: str, decay: float) -> dict[int, list]:
-  """C -> curves of a set's runs at the rule's rate, one a seed.
-
-  A point is (rollouts, avg of the average, avg of the current policy).
-  """
+  """C -> curves of seeds: (rollouts, avg of the average, of the current)."""
   found = collections.defaultdict(list)
   for line in lines.values():
     if line["curve"] and (line["set"], line["arm"], line["rate"],

@@ -1,6 +1,8 @@
-"""Rebuilds docs/study.md and what it shows; needs the extra `plot`.
+"""Rebuilds docs/study.md and what it shows from docs/study/end.jsonl.
 
   python -m launch.study.page --docs=docs
+
+Needs the extra `plot`.
 """
 
 import functools

@@ -167,6 +167,26 @@ def test_names_that_anybody_writes_are_of_no_trainer():
           "table", None)
 
 
+@pytest.mark.parametrize("name, value", [
+    ("split", "test"), ("device_seconds", "60"), ("prompt_tokens", "100")])
+def test_a_table_with_one_name_of_our_records_is_a_table(name, value, write):
+  """Percent is read, and of a resumed run the later rows are kept."""
+  percent = [(0, 10), (10, 20), (20, 30), (30, 35), (20, 40), (30, 50)]
+  path = write(f"{name},Bp,n,step,accuracy\n" + "".join(
+      f"{value},4,8,{step},{avg}\n" for step, avg in percent))
+  rows, notes = rows_of(path)
+  assert curve(rows, "step", "avg") == [(0, .1), (10, .2), (20, .4), (30, .5)]
+  assert any("read as table:" in note for note in notes)
+
+
+@pytest.mark.parametrize("end, noted", [
+    ("0.", True), ("0.25", True), ("0.25\n", False), ("0.25\r", False),
+    ('"0.25"', False), ("", False)])
+def test_a_last_value_that_may_be_cut_is_reported(end, noted, write):
+  _, notes = rows_of(write(HEADER + "4,8,1,0.5\n4,8,2," + end))
+  assert any("run.csv:3: no end of line" in note for note in notes) == noted
+
+
 @pytest.mark.parametrize("name, at, names", [
     ("verl/gsm8k_grpo.jsonl", [1, 1, 3, 3, 5, 5], {"avg"}),  # orjson's null
     ("table/curves.csv", [2, 3, 4, 5, 6, 7], {"avg"}),
@@ -378,6 +398,9 @@ PRINTED = [  # content, flags, names, rows, words
 
 
 TABLES = [  # name, content, flags, names, rows, words of the notes
+    # small numbers that may be percent
+    ("t.csv", "Bp,n,step,acc (%)\n4,8,0,0.1\n4,8,1,0.8\n", {}, "step avg",
+     [(0, .1), (1, .8)], ["as a share of 1, not as percent", "=avg=0.01"]),
     ("state.json", json.dumps({"log_history": [  # timings tell the sets apart
         {"eval_reward": .25, "eval_math_runtime": 2., "step": 5},
         {"eval_reward": .5, "eval_code_runtime": 2., "step": 5}]}),
@@ -542,6 +565,13 @@ def test_rewards_tell_the_rollouts_that_they_are_means_of(
     assert all(words in note for note in multiples)
 
 
+def test_percent_is_read_after_a_nan(write):
+  rows, notes = rows_of(write(
+      "Bp,n,step,accuracy\n4,8,0,nan\n4,8,1,10\n4,8,2,50\n"))
+  assert curve(rows[1:], "step", "avg") == [(1, .1), (2, .5)]
+  assert any("'accuracy' reaches 50: read as percent" in n for n in notes)
+
+
 def test_trl_mean_over_nothing_is_nan(write):
   path = write(json.dumps({"log_history": [
       {"eval_reward": None, "eval_runtime": 2., "step": 5}]}), "state.json")
@@ -637,6 +667,10 @@ BAD = [  # content, flags, words
      ["no column 'val/acuracy' for avg; the file has val/accuracy, loss"]),
     ("Bp,n,step,accuracy,train/acc,loss\n4,8,1,0.5,0.5,2\n", {},
      ["no evaluations", "--columns=avg=NAME", "the file has accuracy"]),
+    # values that are no numbers
+    *((f"step\tval/acc\n0\t{value}\n5\t{value}\n", dict(fixed=OURS),
+       ["no evaluations", f"run.csv:2: val/acc is '{value}', no number: left "
+        "out, and 1 more"]) for value in ("0,5", "50%")),
     ("val/acc,loss,step\n0.5,2,4\n", {}, [
         "run.csv:2: no Bp (problems per step), no n (rollouts per problem)",
         "--columns=Bp=NAME,n=NAME", "--fixed=Bp=32,n=8",

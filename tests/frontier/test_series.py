@@ -79,6 +79,33 @@ def test_a_file_of_several_runs_needs_one():
   assert [line["best"] for line in lines] == [.5, .75, .75]
 
 
+@pytest.mark.parametrize("column", ["seed", "n"])
+def test_one_step_with_rows_of_several_runs_needs_one(column, tmp_path):
+  path = tmp_path / "t.csv"
+  path.write_text(f"{column},step,avg\n" + "".join(
+      f"{value},{step},0.{value}\n" for value in (2, 4) for step in (0, 5)))
+  with pytest.raises(InputError, match=f"several {column}: .*run_id={column}"):
+    series.read(str(path))
+  log = series.read(str(path), Reading(columns={"run_id": column}), run="2")
+  assert [line["avg"] for line in log.evals] == [.2, .2]
+
+
+def test_steps_that_are_made_again_are_noted(tmp_path):
+  path = tmp_path / "log.jsonl"
+  path.write_text(lines(*({"step": step, "reward": reward} for step, reward in (
+      (1, .1), (2, .2), (3, .3), (4, .4), (3, .5), (4, .6)))))
+  log = series.read(str(path))
+  assert [line["reward"] for line in log.train] == [.1, .2, .5, .6]
+  assert any("2 steps were made again from step 3 on" in n for n in log.notes)
+
+
+def test_evaluations_of_a_table_have_its_sizes(tmp_path):
+  path = tmp_path / "t.csv"
+  path.write_text("step,Bp,n,avg\n0,4,8,0.5\n5,4,16,0.5\n")
+  assert [(line["Bp"], line["n"]) for line in series.read(str(path)).evals] == [
+      (4, 8), (4, 16)]
+
+
 def lines(*rows):
   return "".join(json.dumps(row) + "\n" for row in rows)
 

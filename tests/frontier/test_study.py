@@ -111,6 +111,16 @@ def started(first, seed=0, **change):
                                        **change))]
 
 
+@pytest.mark.parametrize("steps, noted", [
+    ((4, 6, 8), True), ((2, 4, 6), False), ((0, 4, 6), False)])
+def test_the_rest_of_a_resumed_run_is_noted(steps, noted):
+  """With 14 rollouts a step, the other run is measured at 0, 28, 56 and 84."""
+  rest = rows(steps=steps, path="b.jsonl", run_id="b", seed=None)
+  _, notes = study(rows() + rest)
+  assert any("b.jsonl: run b begins at 56, and r7-0" in note
+             for note in notes) == noted
+
+
 def test_seeds_may_differ_by_noise_and_one_run_may_be_selected():
   """0.2 apart; then far apart, of training batches of 14; then one of two."""
   assert len(study(started(0.3) + started(0.5, 1))[0].runs) == 2

@@ -131,7 +131,9 @@ def test_a_rate_that_falls_is_named(runs):
     (dict(records="x*"), "x*/records.jsonl: no such file"),
     (dict(baseline="*s*", records="pods*"),
      "several recipes, Bp=2, n/m=4/4; Bp=2, n/m=8/4; expected one"),
-    (dict(records="base*"), "only the runs of"),
+    (dict(records="base*"), "and 1 more; expected runs of another recipe"),
+    (dict(baseline="base*", records="*base*0"),
+     "base-0/records.jsonl; expected runs of another recipe"),
     (dict(baseline="zero*", records="pods*"),
      "expected a baseline that solves something"),
     (dict(records="other*"), "model is q, that of the baseline is p"),
@@ -146,6 +148,19 @@ def test_what_is_refused(runs, question, message):
   with pytest.raises(InputError) as error:
     ask(runs, **question)
   assert message in str(error.value)
+
+
+def test_what_one_run_lacks_of_a_recipe_is_said(runs):
+  """A run that stopped early, and the second half of a resumed one."""
+  run(runs, "pods", 2, 8, 4, [0.1, 0.2, 0.4, 0.6, 0.8])
+  run(runs, "pods", 3, 8, 4, [0.1] * 5)
+  path = runs / "pods-3/records.jsonl"
+  path.write_text("".join(path.read_text().splitlines(True)[1:]))
+  _, text = ask(runs, axis="rollouts")
+  name = "caution: recipe Bp=2, n/m=8/4: evaluations "
+  assert f"{name}before 160 are not used, because pods3 begins there" in text
+  assert f"{name}after 320 are not used, because pods0 ends there" in text
+  assert text.count("are not used") == 2
 
 
 def test_a_refusal_is_one_line_and_exit_code_2(runs):

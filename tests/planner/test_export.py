@@ -7,7 +7,6 @@ checked.
 import dataclasses
 import json
 import pathlib
-import re
 
 import optax
 import pytest
@@ -113,7 +112,7 @@ def test_kl_and_advantages_without_a_deviation():
   roll = export.text("roll", *run(EASY))
   assert "norm_std_type: null\n" in roll and "use_kl_loss: true\n" in roll
   text = export.text("openrlhf", *run(EASY))
-  assert text.startswith("# it has no limit of steps: stop it after 10; ")
+  assert text.startswith("# it has no limit of steps: stop it after 10\n")
   assert "\n--algo.advantage.estimator dr_grpo \\\n" in text
   assert "--algo.kl.use_loss \\\n--algo.kl.estimator k3 \\\n" in text
   assert "--disable-grpo-std-normalization \\\n" in export.text(
@@ -368,14 +367,6 @@ def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
         pytest.approx(decay))
 
 
-@pytest.mark.parametrize("trainer, epochs", [
-    ("areal", "total_train_epochs"), ("openrlhf", "train.num_episodes")])
-def test_a_schedule_of_epochs_is_named(trainer, epochs):
-  """Not of the option that ends the run."""
-  assert re.search(f"^# .*schedule are of all steps of {epochs}",
-                   export.text(trainer, *run(HARD._replace(decay=1.0))), re.M)
-
-
 @pytest.mark.parametrize("decay, steps", [(0.3, 3), (0.9, 8), (1.0, 8)])
 def test_prime_rl_falls_after_its_warm_up(decay, steps):
   """Of 10 steps 2 are of the warm-up; a fall that begins before is refused."""
@@ -412,6 +403,27 @@ def test_the_defaults_of_a_schedule(trainer, options, schedule, decay, assumed):
   assert found == [f"{x}, the default of {trainer}" for x in assumed]
   assert left == (["lr_wsd_decay_style=exponential"]
                   if schedule == "WSD" else [])
+
+
+@pytest.mark.parametrize("trainer, share", [
+    ("openrlhf", "actor.lr_warmup_ratio"),
+    ("areal", "actor.optimizer.warmup_steps_proportion")])
+def test_a_schedule_of_all_epochs(trainer, share):
+  """10 steps of 32 of 130 problems: 3 epochs of 4 steps, 12 in all.
+
+  The schedules of OpenRLHF 0.11.2 and AReaL 1.0.4 have no other length.
+  """
+  row, setting = run(HARD._replace(D=130, warmup=3, decay=1.0))
+  text = export.text(trainer, row, setting)
+  assert export.options(trainer, row, setting)[share] == "0.25"
+  assert "# not carried: recipe.optimizer.decay=1\n" in text
+  got = read(trainer, text, devices=None, D=130)
+  assert (got[1].warmup, got[1].decay) == (3, 0.0)
+  # Without D the epochs are only a bound of the steps.
+  row, setting = run(HARD._replace(D=None, warmup=3))
+  assert export.options(trainer, row, setting)[share] == "0"
+  assert "warmup_steps=3, a share of the steps of all epochs: give --D\n" in (
+      export.text(trainer, row, setting))
 
 
 @pytest.mark.parametrize("decay", [0.3, 1.0])
@@ -492,6 +504,14 @@ def test_schedulers_of_a_yaml_file_of_nemo_rl(value, expected, tmp_path):
   assert (f"policy.scheduler={value}" in ignored) == (expected is None)
 
 
+@pytest.mark.parametrize("decay", [0.3, 1.0])
+def test_a_warmup_of_nemo_rl_that_fills_the_run(decay):
+  """10 steps: the rate never falls."""
+  text = export.text("nemo-rl", *run(HARD._replace(decay=decay, warmup=17)))
+  _, setting, ignored, _ = read("nemo-rl", text, devices=None, D=90)
+  assert (setting.warmup, setting.decay, ignored) == (17, 0.0, [])
+
+
 def test_a_row_has_its_own_decay():
   """The trunk of a decayed sweep is constant."""
   row, setting = run(HARD._replace(decay=1.0))
@@ -524,6 +544,7 @@ def test_an_average_is_not_carried():
 @pytest.mark.parametrize("source, message", [
     ("vel:x", "expected TRAINER:FILE or TRAINER:OPTIONS, with one of areal"),
     ("trl:", "expected TRAINER:FILE"),
+    (f"trl:{CALL.replace('=8', '=1')}", "n = 1: a group of one rollout has no"),
     (f"trl:{CALL.replace('=8', '=5')}", "96 rollouts are not whole groups of "
      "n = 5; take n = 4 or 6"),
     ("verl:actor_rollout_ref.rollout.n=8", "no data.train_batch_size or .*, no "

@@ -291,7 +291,7 @@ def random_run(trainer: str, rng: random.Random):
   D = rng.choice([None, 300, 5000])
   decay = rng.choice([0.0, 1.0])
   warmup = rng.choice([0, 10, 17])
-  if trainer == "openrlhf":  # its steps are whole epochs
+  if export.TRAINERS[trainer].by_epochs:  # a schedule of whole epochs
     D = Bp * 40
     M = 40 * rng.randint(1, 9)
   if export.TRAINERS[trainer].schedules[export.schedule_of(decay)] is None:

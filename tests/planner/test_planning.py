@@ -2,13 +2,15 @@
 
 import copy
 import json
+import pathlib
 import re
 
+import numpy as np
 import pytest
 
 from configs import hard
 from configs import pods as pods_config
-from isojax.core import config_file
+from isojax.core import config_file, plan_file
 from isojax.core.memory import DeviceBytes, Formats
 from isojax.errors import InputError
 from isojax.planner import planning
@@ -87,10 +89,29 @@ def test_rows_and_what_is_said(values, expected, said):
 
 
 @pytest.mark.parametrize("name, value", [
-    ("B_max", 1), ("prompt_tokens", float("nan")), ("metric", "mean")])
+    ("B_max", 1), ("prompt_tokens", float("nan")), ("metric", "mean"),
+    # of another type
+    ("D", 5.5), ("D", True), ("B_max", 100.5), ("rows", 3.5), ("metric", None),
+    ("rollouts", [2e6]), ("sweep", "no"), ("sure", 1), ("model", 3),
+    ("seeds", (True,)), ("seeds", (2**31,))])  # which no run takes
 def test_values_that_no_request_may_have(name, value):
   with pytest.raises(InputError, match=f"--{name}=.*: expected "):
     ask(**EASY | PRICED | {name: value})
+
+
+def test_a_fit_of_unknown_problems_is_of_any_stratum():
+  plan = ask(rollouts=1e5, stratum="easy", law=law(split="unknown"))
+  assert "by fit.json" in plan.table()
+  with pytest.raises(InputError, match="of hard problems, yours are easy"):
+    ask(rollouts=1e5, stratum="easy", law=law())
+
+
+def test_numbers_of_numpy_and_paths_are_values():
+  plan = ask(**EASY | dict(D=np.int64(5), model=pathlib.Path(MODEL)))
+  assert allocations(plan) == allocations(ask(**EASY | dict(D=5, model=MODEL)))
+  assert plan_file.text(list(plan.rows)).count('"Bp": 5,') == 1
+  with pytest.raises(InputError, match="--measured=none: no such file"):
+    ask(**EASY | PRICED | dict(measured=pathlib.Path("none")))
 
 
 HOURS = dict(hours=24.0, stratum="hard", machine="8xh100",
@@ -398,6 +419,9 @@ def test_a_decayed_sweep_has_a_trunk_and_a_run_of_each_budget():
     # 0.7 * 5 and 0.7 * 15 steps, rounded up; 0.9 * 10 is 9 in decimals
     # The trunk has a step more, which no run begins with.
     (0.3, dict(budgets=(160, 480)), [(12, 0.0), (5, 0.3), (15, 0.3)]),
+    # 160 and 170 rollouts are both 5 steps
+    (0.3, dict(budgets=(160, 170, 480)), [(12, 0.0), (5, 0.3), (15, 0.3)]),
+    (0.3, dict(budgets=(160, 170)), [(5, 0.3)]),
     (0.1, dict(budgets=(320, 640)), [(19, 0.0), (10, 0.1), (20, 0.1)])])
 def test_the_runs_of_budgets(decay, values, steps):
   assert [(row.allocation.M, row.decay)
@@ -491,6 +515,10 @@ def test_budgets_in_money_and_device_hours():
   plans = [ask(**budget, **where).rows[0].allocation for budget in (
       dict(usd=320.0), dict(device_hours=160.0), dict(hours=10.0))]
   assert plans[0] == plans[1] == plans[2]
+  text = ask(usd=320.0, seeds=(0, 1), **where).table()
+  assert "--usd=320 is the budget of each run: 2 seeds spend 2 times" in text
+  assert "640 USD at 2 USD a chip-hour" in text
+  assert "of each run" not in ask(usd=320.0, **where).table()
   with pytest.raises(InputError, match="give one budget"):
     ask(usd=320.0, hours=1.0, **where)
   # n* is far above what a small step admits: reported only for a given n.

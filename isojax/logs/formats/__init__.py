@@ -36,7 +36,8 @@ def detect(names: list[str]) -> tuple[str, str | None]:
   evaluation of that trainer, and the table's are, it is a table.
   """
   matches = {kind: [name for name in names if re.fullmatch(form.marks, name)]
-             for kind, form in FORMATS.items() if form.marks}
+             for kind, form in FORMATS.items()
+             if form.marks and {*form.always} <= {*names}}
   best = max(matches, key=lambda kind: len(matches[kind]))
   if not matches[best] or not _measures(best, names) and (
       _measures("table", names)):

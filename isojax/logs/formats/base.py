@@ -54,6 +54,7 @@ class Format:
   metrics: tuple[dict[str, str], ...]
   step: tuple[str, ...] = ("step", "_step", "Step")  # names, preferred first
   marks: str | None = None  # pattern of names that only this trainer writes
+  always: tuple[str, ...] = ()  # names without which a file is not of it
   # Field of a training step -> patterns of its names, separated by spaces, the
   # preferred one first; `train/` may precede a name. Besides the fields of
   # isojax.ledger.records: reward_std, reward_max, reward_min, seconds,

@@ -12,7 +12,7 @@ EVALUATED = r"(?:\w+[/_.])*?(?:eval(?:uation)?|val(?:id(?:ation)?)?|test)[/_.]"
 RECORDS = base.Format(
     step=("step",),
     marks="kind|split|(?:prompt|sampled|trained)_tokens|device_seconds|"
-    "skipped_updates|chain",
+    "skipped_updates|chain", always=("kind",),
     fields={name: name for name in sorted(records.FIELDS["train"])}
     | {"reward": "reward shaped_reward"},
     settings=OPTIONS | {"estimator": OPTIONS["std"]},

@@ -229,6 +229,10 @@ def _csv(path: str, text: str) -> Log:
   if not lines and not broken:
     raise InputError(f"{path}: a header without rows; expected a row for each "
                      "step")
+  if len(row) == len(header) and text[-1] not in '\r\n"' and (
+      parsed_number(row[-1]) is not None):
+    notes.append(f"{path}:{start}: no end of line; if the file is not complete,"
+                 f" its last value, {row[-1]}, may be cut.")
   return Log(lines, broken_notes(path, broken, end) + notes, appended=False)
 
 
