@@ -70,6 +70,6 @@ def _arrow(ax, trunk: np.ndarray) -> None:
     return
   ax.annotate("", (begin, reward), (end, reward),
               arrowprops={"arrowstyle": "->", "color": "black"})
-  ax.annotate(f"{end / begin:.1f} times fewer",
-              (np.sqrt(begin * end), reward), (0, -11),
-              textcoords="offset points", ha="center", fontsize=8)
+  ax.annotate(f"{end / begin:.1f} times fewer", (end, reward), (0, -12),
+              textcoords="offset points", ha="right", fontsize=8,
+              bbox={"facecolor": "white", "lw": 0, "pad": 0.5, "alpha": 0.8})
