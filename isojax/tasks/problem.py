@@ -33,6 +33,8 @@ _SPACING = re.compile(  # LaTeX that only changes the spacing
     r"\\(?:left|right|displaystyle|quad|qquad)(?![A-Za-z])|\\[,;:! ]|~")
 _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")  # \dfrac, \tfrac
 _DELIMITER = re.compile(r"\\[()\[\]]|\$")  # of mathematics: \( \) \[ \] $
+# Of a function, f'(x) and (f+g)''; the others are apostrophes and quotes.
+_PRIME = re.compile(r"((?<![\w'’‘\"“])[^\W\d_]|\))(['’′]+)(?!\w)")
 _PROSE = re.compile(r"\.(?!\d)|[,:;?\"'`“”‘’]")  # 3.5 keeps its point
 _SINGLE = re.compile(r"\{(\w)\}")  # x^{2}
 # Space, except between two letters or digits.
@@ -56,6 +58,7 @@ def normalised(text: str) -> str:
   if not text.isascii():
     text = "".join(map(_spelled, text))
   text = _FRACTION.sub(r"\\frac", _SPACING.sub(" ", text.casefold()))
+  text = _PRIME.sub(lambda prime: prime[1] + "′" * len(prime[2]), text)
   text = _PROSE.sub(" ", _DELIMITER.sub(" ", text))
   return _SPACE.sub("", _SINGLE.sub(r"\1", " ".join(text.split())))
 

@@ -31,6 +31,8 @@ from isojax.tasks.problem import Pool, Problem
     ("3 − 2", "3-2"),
     ("Ｘ²", "x^2"),
     ("a\n\n  b", "a b"),
+    ("I'm Ann's, the dogs' letter 'a'", "I’m Ann’s, the dogs’ letter “a”"),
+    ("Find f'(3)", "find f’ (3)."), ("y′ = 0", "y' = 0"),
 ])
 def test_the_same_problem(one, other):
   assert problem_lib.normalised(one) == problem_lib.normalised(other)
@@ -41,6 +43,8 @@ def test_the_same_problem(one, other):
     (".5", "5"), ("5!", "5"), ("3-2", "3+2"), ("(a+b)*c", "a+(b*c)"),
     ("-3", "3"), ("1,5", "15"), ("x_1", "x^1"), ("a<b", "a>b"),
     (r"\frac{12}{3}", r"\frac{1}{23}"),
+    ("Find f'(3)", "Find f(3)"), ("$y'' + y = x$", "$y' + y = x$"),
+    ("(f+g)'(2)", "(f+g)(2)"),
 ])
 def test_another_problem(one, other):
   assert problem_lib.normalised(one) != problem_lib.normalised(other)
