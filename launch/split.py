@@ -256,8 +256,9 @@ def open_measure(cfg: Split, policy: inputs.BasePolicy):
   def measure(side: str, problems: list[Problem], n: int,
               advance) -> list[pass_counts.PassCount]:
     problems, prompts = encoded(cfg, policy, problems)
+    again = () if n == cfg.n else (n,)  # other numbers for new samples
     rollouts = engine.sample_all(
-        sampler, params, prompts, n, rng.stream(cfg.seed, side),
+        sampler, params, prompts, n, rng.stream(cfg.seed, side, *again),
         temperature=cfg.sampler.temperature, top_p=1.0,
         on_ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))

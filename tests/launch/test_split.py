@@ -410,6 +410,18 @@ def test_new_samples_are_told_from_the_first_ones():
     section(values)
 
 
+def test_new_samples_have_other_random_numbers(local_set, tmp_path):
+  """Else those of a problem with 0 of 4 would begin with the same 4."""
+  config = config_file.read_config(local_set.partition("=")[2])
+  config.n, config.out = 4, f"{tmp_path}/s"
+  config.strata.extreme.again = 3
+  split_lib.split(config, shard=0, shards=1, command="")
+  _, *counts = map(json.loads, (tmp_path / "s-counts-0-of-1.jsonl").read_text(
+      ).splitlines())
+  correct = [line["correct"] for line in counts if line["n"] == 3]
+  assert len(correct) > 10 and sum(correct) > 0
+
+
 def test_counts_are_not_replaced_by_none(tmp_path):
   rows = [dict(split=split, id=1, question="1 2 3 4=10", answer="1+2+3+4",
                correct=2) for split in strata_lib.SPLITS]
