@@ -26,7 +26,7 @@ import time
 
 from absl import flags
 
-from isojax.core import cli
+from isojax.core import cli, disk
 from isojax.errors import InputError
 from isojax.models import attention, decoder
 from isojax.runtime import progress
@@ -137,15 +137,20 @@ def chosen_cases() -> list[Case]:
 
 def save(document: dict) -> None:
   if _JSON.value:
-    pathlib.Path(_JSON.value).write_text(
-        json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    with disk.writing(f"--json={_JSON.value}"):
+      pathlib.Path(_JSON.value).write_text(
+          json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def main(_) -> int:
   if [_WHAT.value, _SUITE.value, _TABLE.value].count(None) != 2:
     raise InputError("expected either --what, --suite or --table")
   if _TABLE.value:
-    print(accelerator.table(accelerator.read(_TABLE.value)))
+    rows = accelerator.read(_TABLE.value)
+    if not rows:
+      raise InputError(f"--table={_TABLE.value}: no rows; expected the --out "
+                       "of --suite=accelerator")
+    print(accelerator.table(rows))
     return 0
   if _SUITE.value == "accelerator":
     return measure_accelerator()

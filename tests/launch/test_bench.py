@@ -67,6 +67,8 @@ def bench(*arguments):
     ([], "expected either --what, --suite or --table"),
     (["--what=sample", "--peer=vllm"], "expected some of naive, hf, hf_bf16"),
     (["--suite=accelerator"], "--suite=accelerator needs --out=FOLDER"),
+    (["--table=nowhere"], "--table=nowhere: no rows"),
+    (["--what=sample", "--json=nowhere/b.json"], "--json=nowhere/b.json"),
     (["--what=sample", "--model=nowhere"], "or a folder with config.json"),
     (["--what=sample", "--mean_tokens=200"], "expected from 2 to --new_tokens"),
     (["--what=update", "--n=1"], "--n=1: expected at least 2")])
