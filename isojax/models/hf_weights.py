@@ -25,7 +25,7 @@ from isojax.runtime import progress
 
 README = "README.md"  # the model card, as on the hub
 SHARD_BYTES = 5 * 10**9  # per file, as on the hub
-ROWS_COMPARED = 16  # the first ones, of a tied embedding and its copy
+ROWS_COMPARED = 4096  # at once, of a tied embedding and its copy
 # Ends of the names of files with weights.
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
                 ".gguf", ".index.json")
@@ -169,16 +169,23 @@ def _reading(file: pathlib.Path, name: str):
                      "checkpoint again") from error
 
 
-def _check_tied(path: str, files: dict[str, pathlib.Path]) -> None:
-  """InputError if the first rows of the head differ from a tied embedding."""
-  first = []
-  for name in (_TOP["embed"], _TOP["head"]):
-    with _reading(files[name], name) as tensors:
-      first.append(tensors.get_slice(name)[:ROWS_COMPARED])
-  if not np.array_equal(*first):
+def _check_tied(path: str, files: dict[str, pathlib.Path], V: int) -> None:
+  """InputError if a stored head differs from the tied embedding.
+
+  All rows are compared: a finetune may have changed those of few tokens.
+  """
+  embed, head = _TOP["embed"], _TOP["head"]
+  with (_reading(files[embed], embed) as ours,
+        _reading(files[head], head) as theirs):
+    ours, theirs = ours.get_slice(embed), theirs.get_slice(head)
+    equal = ours.get_shape() == theirs.get_shape() and all(
+        np.array_equal(*(x[i:min(i + ROWS_COMPARED, V)]
+                         for x in (ours, theirs)))
+        for i in range(0, V, ROWS_COMPARED))
+  if not equal:
     raise InputError(
         f"{path}: config.json has tie_word_embeddings=true, but tensor "
-        f"{_TOP['head']} differs from {_TOP['embed']}; expected the "
+        f"{head} differs from {embed}; expected the "
         "config.json that belongs to these weights")
 
 
@@ -196,7 +203,7 @@ def check(path: str, abstract) -> None:
                        f"config.json requires {tensor.shape}")
   known = {tensor.name for tensor in leaves}
   if "head" not in abstract and _TOP["head"] in files:
-    _check_tied(path, files)
+    _check_tied(path, files, abstract["embed"].shape[0])
     known.add(_TOP["head"])
   unread = sorted(name for name in files if name not in known
                   and not name.endswith("rotary_emb.inv_freq"))

@@ -289,9 +289,9 @@ def edit_tensors(folder, edit) -> None:
 
 
 def with_head(tensors):
-  """Adds a copy of the tied embedding that differs from it at [0, 0]."""
+  """A copy of the tied embedding that differs in a row, such as of <eos>."""
   head = tensors["model.embed_tokens.weight"].copy()
-  head[0, 0] += 1
+  head[-1, 0] += 1
   tensors["lm_head.weight"] = head
 
 
