@@ -4,6 +4,7 @@ import _thread
 import inspect
 import io
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import types
 
 import numpy as np
 import pytest
+from tokenizers import processors
+import transformers
 
 from configs import hard
 import isojax
@@ -236,6 +239,21 @@ def test_a_wrong_sample_is_refused(run):
       (dict(seed=-1), "seed=-1: expected a whole number, 0 <= seed")):
     with pytest.raises(isojax.InputError, match=message):
       run.sample(**{"prompt": "1+1=2:"} | call)
+
+
+def test_a_prompt_with_its_bos_gets_no_second_one(tmp_path):
+  """A prompt of samples.jsonl begins with the BOS that the tokenizer adds."""
+  folder = tmp_path / "m"
+  shutil.copytree(ROOT / "isojax/assets/countdown-tiny", folder)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  tokenizer.add_special_tokens({"bos_token": "*"})
+  tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+      single="* $A", special_tokens=[("*", tokenizer.bos_token_id)])
+  tokenizer.save_pretrained(folder)
+  config = isojax.config(hard.get_config(), model={"path": str(folder)})
+  given, added = (isojax.sample(config, prompt, n=8)
+                  for prompt in ("*8 3 8=", "8 3 8="))
+  assert given == added
 
 
 def test_an_error_has_no_chain_and_a_short_traceback(run, tmp_path):

@@ -203,9 +203,11 @@ def _sample(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
   experiment.raise_if(
       (not isinstance(prompt, str) or not is_text(prompt),
        f"prompt={prompt!a:.60}: expected a text of whole characters"))
-  [ids] = (prompts_lib.token_ids(
-      setup.tokenizer, [prompt], setup.config.task.prompt)
-           if template else setup.tokenizer([prompt])["input_ids"])
+  if template:
+    [ids] = prompts_lib.token_ids(
+        setup.tokenizer, [prompt], setup.config.task.prompt)
+  else:
+    ids = prompts_lib.ids_of_whole(setup.tokenizer, prompt)
   longest = setup.config.sampler.max_prompt_tokens
   experiment.raise_if(
       (not (isinstance(n, numbers.Integral) and 1 <= n <= MAX_SAMPLES),

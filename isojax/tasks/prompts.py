@@ -63,10 +63,19 @@ def token_ids(tokenizer, questions: list[str],
       "input_ids"]
 
 
+def ids_of_whole(tokenizer, prompt: str) -> list[int]:
+  """The token ids of a prompt without a template; it may begin with BOS."""
+  return tokenizer(prompt, add_special_tokens=not _begins_with_bos(
+      tokenizer, prompt))["input_ids"]
+
+
+def _begins_with_bos(tokenizer, text: str) -> bool:
+  return bool(tokenizer.bos_token) and text.startswith(tokenizer.bos_token)
+
+
 def _has_bos(tokenizer, cfg: PromptConfig) -> bool:
   """A chat template writes its own BOS, and a plain template may hold one."""
-  return cfg.chat or bool(tokenizer.bos_token) and cfg.template.startswith(
-      tokenizer.bos_token)
+  return cfg.chat or _begins_with_bos(tokenizer, cfg.template)
 
 
 def as_code(tokenizer, cfg: PromptConfig) -> str:
