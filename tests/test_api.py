@@ -387,6 +387,15 @@ def test_custom_functions_train_as_those_of_the_package(tmp_path):
     found.append([[r[field] for field in fields] for r in run.records.steps])
     assert max(r["logp_gap"] for r in run.records.steps) < 1e-5
   assert found[0] == found[1] and any(row[2] > 0 for row in found[0])
+  moved = tmp_path / "moved.py"
+  same = owned(moved, **{
+      kind: name.replace(str(path), str(moved))
+      for kind, name in names.items()})
+  same.sampler.temperature = 0.7
+  assert isojax.train(same, tmp_path / "1").run_id == run.run_id
+  same.recipe.loss.selection = "all"
+  with pytest.raises(isojax.InputError, match="loss.selection: all in this"):
+    isojax.train(same, tmp_path / "1")
   path.write_text(OWN + "# changed")
   with pytest.raises(isojax.InputError, match="a function of recipe.loss"):
     isojax.train(config, tmp_path / "1")

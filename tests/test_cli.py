@@ -124,6 +124,18 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
   assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_config_file_that_exits_is_no_success(tmp_path):
+  """Unlike --help, after which absl exits."""
+  path = tmp_path / "ends.py"
+  path.write_text("import sys\n\n\ndef get_config():\n  sys.exit(0)\n")
+  done = run("isojax.main", f"--config={path}")
+  assert done.returncode == 2, done
+  assert "ends.py:5: SystemExit: 0" in done.stderr
+  assert len(done.stderr.splitlines()) == 1
+  done = run("isojax.main", HARD, "--help")
+  assert done.returncode == 0 and "--helpfull" in done.stdout, done
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("line, message", [
     ('config.alloc.n = "8"', "n='8': expected int"),
@@ -134,7 +146,8 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
     ("config.recipe.loss.constants.gamma",
      "gamma: no such key; the section is empty"),
     ("config.alloc.update(nn=3)", "nn: no such key; the nearest is n (there"),
-    ("import no_such_library", "ModuleNotFoundError: No module named")])
+    ("import no_such_library", "ModuleNotFoundError: No module named"),
+    ("raise SystemExit('a stop')", "SystemExit: a stop")])
 def test_an_error_in_a_config_file_names_the_users_line(
     tmp_path, line, message):
   """Not that of a library which the line calls."""

@@ -50,7 +50,7 @@ def read_config(path: str) -> config_dict.ConfigDict:
         found(path))
   except SyntaxError as error:
     raise InputError(f"{path}: expected a Python file ({error})") from None
-  except Exception as error:
+  except (Exception, SystemExit) as error:
     if str(error).startswith("Error whilst parsing"):  # wraps it
       error = error.__context__
     if isinstance(error, InputError):  # of OF_RUN
@@ -59,7 +59,7 @@ def read_config(path: str) -> config_dict.ConfigDict:
   return checked(path, config)
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
   """FILE:LINE: of the last frame outside libraries; "" without one."""
   places = [(frame.filename, frame.lineno)
             for frame in traceback.extract_tb(error.__traceback__)
@@ -71,7 +71,7 @@ def _place(error: Exception) -> str:
   return f"{os.path.relpath(file)}:{line}: "
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
   """The error as text; of a ConfigDict, with the key and what is expected."""
   for frame, _ in traceback.walk_tb(error.__traceback__):
     values = frame.f_locals  # of a method of ConfigDict, if it has a `self`
@@ -323,7 +323,10 @@ def parse_flags(argv: list[str]) -> list[str]:
     raise InputError(str(error).strip().splitlines()[-1].strip()) from None
   except BrokenPipeError:  # of --help
     raise
-  except Exception:  # of the config's code, or an unknown key
+  except (Exception, SystemExit) as error:
+    if isinstance(error, SystemExit) and not _place(error):
+      raise  # of --help
+    # Of the config's code, or an unknown key.
     config = read_config(file)
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:
       node, place = config, "config"

@@ -50,7 +50,7 @@ def sha256(custom: dict[str, str]) -> str:
   return hashlib.sha256(content.encode()).hexdigest()
 
 
-def with_line(custom: dict[str, str], error: Exception) -> InputError:
+def with_line(custom: dict[str, str], error: BaseException) -> InputError:
   """InputError with the line of the user's file that raised `error`.
 
   The line of the function's definition if no line of the file raised it.
@@ -82,7 +82,7 @@ def load(path: str, function: str, text: str):
     exec(compile(text, path, "exec"), module.__dict__)
   except MemoryError:  # not the fault of the user's code
     raise
-  except Exception as error:  # any error of the file's code
+  except (Exception, SystemExit) as error:  # of the file's code
     raise with_line(dict(path=path, function=function, text=text),
                     error) from error
   known = [name for name, value in vars(module).items()

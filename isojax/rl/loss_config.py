@@ -144,7 +144,7 @@ class LossConfig:
     object.__setattr__(self, "custom", {
         kind: custom_check.read(kind, getattr(self, kind), next(iter(
             functions.values()))) for kind, functions in FUNCTIONS.items()
-        if getattr(self, kind).partition(":")[0].endswith(".py")})
+        if names_file(getattr(self, kind))})
     expect_one_of("recipe.loss", self, **CHOICES)
     expect_one_of("recipe.loss", self, ", or FILE.py:FUNCTION", **{
         kind: FUNCTIONS[kind] for kind in FUNCTIONS if kind not in self.custom})
@@ -214,6 +214,11 @@ class LossConfig:
     """Whether the loss of a token depends on the other tokens of its answer."""
     return self.ratio == "sequence" or (
         self.importance_cap is not None and self.importance_level == "sequence")
+
+
+def names_file(name: str) -> bool:
+  """Whether a function is named as FILE.py:FUNCTION, not by a table's key."""
+  return name.partition(":")[0].endswith(".py")
 
 
 def constant_names(function) -> list[str]:

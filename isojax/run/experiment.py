@@ -245,7 +245,10 @@ def free(config: dict) -> dict:
 
 def paths(config: dict) -> dict:
   """The values of a config, by name, that are paths of files that decide."""
-  return sections.flat(identity_lib.select(CONTENT, Experiment, config))
+  own = [f"recipe.loss.{kind}" for kind in loss_config.FUNCTIONS]
+  return sections.flat(identity_lib.select(CONTENT, Experiment, config)) | {
+      name: value for name, value in sections.flat(config).items()
+      if name in own and loss_config.names_file(str(value))}
 
 
 def from_values(values: dict) -> Experiment:

@@ -196,8 +196,10 @@ def with_paths_of(setup: Setup, stored: workdir.Stored) -> Setup:
 
   Their content decides, of which `setup.identity` has the hashes.
   """
-  values = plan_file.merged(setup.values, sections.nested(
-      experiment.paths(stored.config)))
+  ours = experiment.paths(setup.values)
+  values = plan_file.merged(setup.values, sections.nested({
+      name: path for name, path in experiment.paths(stored.config).items()
+      if name in ours}))
   return dataclasses.replace(
       setup, values=values,
       identity=setup.identity | experiment.identity(values))

@@ -74,6 +74,15 @@ def test_functions_that_are_sound_pass(tmp_path, kind, body):
   assert loss_config(tmp_path, kind, body).custom[kind]["function"] == "mine"
 
 
+def test_a_file_that_exits_is_refused_with_its_line(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("import sys\nsys.exit(0)\n")
+  fields = hard.get_config().recipe.loss.to_dict() | {
+      "advantage": f"{path}:mine"}
+  with pytest.raises(InputError, match=r"mine\.py:2: SystemExit: 0"):
+    LossConfig(**fields)
+
+
 REWARD = np.array([[1.0, 0.0, 0.5], [0.0, 0.0, 1.0]])
 ALL = np.ones((2, 3), bool)
 # What a function does from a later step on, and the message.
