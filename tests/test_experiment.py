@@ -330,10 +330,25 @@ def chatty(tmp_path, template):
 def test_prompts_are_the_same_on_every_day(tmp_path):
   folder = chatty(tmp_path, "{% if not date_string is defined %}"
                   "{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
-                  "{{ date_string }}={{ messages[0]['content'] }}")
+                  "{{ date_string[:2] }}+{{ date_string[-4:] }}="
+                  "{{ messages[0]['content'] }}")
   tokenizer = tokenizer_lib.load(folder)
   assert encoded(tokenizer, "{question}:", chat=True, system="") == encoded(
-      tokenizer, "26 Jul 2024={question}:", chat=False, system="")
+      tokenizer, "26+2024={question}:", chat=False, system="")
+
+
+@pytest.mark.parametrize("question, character", [
+    ("What is 2+2?", "W"), ("2 + x", "x"), ("3 × 4", "×")])
+def test_a_character_that_the_tokenizer_drops_is_refused(question, character):
+  """The embedded policy's has 20 tokens; a <s> is one that it reads whole."""
+  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
+  tokenizer.add_special_tokens({"bos_token": "<s>"})
+  cfg = prompts_lib.PromptConfig("<s>{question}:", False, "")
+  assert prompts_lib.token_ids(tokenizer, ["2+\n2 "], cfg)
+  for read in (lambda: prompts_lib.token_ids(tokenizer, [question], cfg),
+               lambda: prompts_lib.ids_of_whole(tokenizer, question)):
+    with pytest.raises(InputError, match=f"no token for '{character}'"):
+      read()
 
 
 def test_a_template_that_refuses_a_system_turn(tmp_path):

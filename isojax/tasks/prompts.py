@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import unicodedata
 
 import numpy as np
 
@@ -59,14 +60,37 @@ def token_ids(tokenizer, questions: list[str],
   texts = [cfg.template.replace("{question}", text) for text in questions]
   if cfg.chat:
     texts = _chats(tokenizer, texts, cfg)
+  _check_characters(tokenizer, texts)
   return tokenizer(texts, add_special_tokens=not _has_bos(tokenizer, cfg))[
       "input_ids"]
 
 
 def ids_of_whole(tokenizer, prompt: str) -> list[int]:
   """The token ids of a prompt without a template; it may begin with BOS."""
+  _check_characters(tokenizer, [prompt])
   return tokenizer(prompt, add_special_tokens=not _begins_with_bos(
       tokenizer, prompt))["input_ids"]
+
+
+def _check_characters(tokenizer, texts: list[str]) -> None:
+  """InputError for a letter, digit or sign that the tokenizer would drop."""
+  characters = sorted(
+      character for character in set().union(*texts)
+      if unicodedata.category(character)[0] in "LNPS")
+  ids = tokenizer(characters, add_special_tokens=False)[
+      "input_ids"] if characters else []
+  # Alone without a token, it may still be in a longer one.
+  rare = {x for x, own in zip(characters, ids, strict=True) if not own}
+  for text in texts if rare and tokenizer.is_fast else ():
+    spans = tokenizer(text, add_special_tokens=False,
+                      return_offsets_mapping=True)["offset_mapping"]
+    read = {at for begin, end in spans for at in range(begin, end)}
+    left_out = [x for at, x in enumerate(text) if x in rare and at not in read]
+    if left_out:
+      raise InputError(
+          f"the tokenizer has no token for {left_out[0]!r} of the prompt "
+          f"{text!r:.60}, and would leave it out; change prompt.template or "
+          "the problems, or take a model that has it")
 
 
 def _begins_with_bos(tokenizer, text: str) -> bool:
