@@ -67,7 +67,8 @@ SOURCES = (
            "problems, 262,144 and 1,048,576 rollouts, docs/study.md",
            "n = 2 ends at avg 0.063 and 0.069, best@64 0.237 and 0.160, n = 8 "
            "at 0.066 and 0.082, 0.284 and 0.190, n = 32 at 0.061 and 0.074, "
-           "0.492 and 0.332, n = 128 at 0.045 and 0.064, 0.562 and 0.510",
+           "0.492 and 0.332, n = 128 at 0.045 and 0.064, 0.562 and 0.510; at "
+           "half the rate n = 2 to 32 end at 0.079 to 0.083 after 1,048,576",
            "two seeds of most n; Bp = 32, so a larger n has fewer updates"),
     Source("SmolLM2-135M", "sums of two numbers, 16,384 rollouts, averages, "
            "docs/study.md", "n = 2 ends at avg 0.408 (one seed), n = 8 at "
@@ -100,8 +101,11 @@ END = (
      "Playbook, section 6). At a constant rate a large one is fast and a small "
      "one ends higher: Qwen2.5-1.5B on Countdown peaks at .168 and ends at "
      ".133 with 3e-6, and ends at .193 with 1e-6 (simondong1/simondong1.github."
-     "io @ 1534dd6); in isojax's study half the rate gains 0.032 [0.015, 0.048]"
-     " at n = 128 on 2,500 problems (docs/study.md @ 580fcd8f)"),
+     "io @ 1534dd6). In isojax's study half the rate, with the average, is "
+     "behind by 0.002 to 0.008 avg after 65,536 rollouts of hard problems with "
+     "n = 2 to 16, level after 262,144, and keeps more best@64: 0.244 for "
+     "0.190 with n = 8 after 1,048,576; on SmolLM2-135M it ends at 0.415 for "
+     "0.373, one seed (docs/study.md)"),
     ("decay", "verl 1dda039, SkyRL a956457, NeMo-RL 7ea279a, prime-rl 559b447, "
      "slime 624b824, tinker-cookbook 9dfcc3a and Simply e14c061 keep the rate "
      "constant after warm-up, as ScaleRL, IsoCompute, DAPO, MAI-Thinking-1 and "
