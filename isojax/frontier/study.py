@@ -359,7 +359,7 @@ def _late(runs: list[StudyRun]):
     if run.C_E[0] > begin.C_E[1]:
       yield (f"{run.where}: run {run.run_id} begins at {run.C_E[0]:g}, and "
              f"{begin.run_id} of the same Bp and n at {begin.C_E[0]:g}; if it "
-             f"is the rest of a resumed run, join their files: it counts as "
+             "is the rest of a resumed run, join their files: it counts as "
              "another repetition")
 
 

@@ -169,7 +169,7 @@ def _reading(file: pathlib.Path, name: str):
                      "checkpoint again") from error
 
 
-def _check_tied(path: str, files: dict[str, pathlib.Path], V: int) -> None:
+def _check_tied(path: str, files: dict[str, pathlib.Path]) -> None:
   """InputError if a stored head differs from the tied embedding.
 
   All rows are compared: a finetune may have changed those of few tokens.
@@ -178,7 +178,8 @@ def _check_tied(path: str, files: dict[str, pathlib.Path], V: int) -> None:
   with (_reading(files[embed], embed) as ours,
         _reading(files[head], head) as theirs):
     ours, theirs = ours.get_slice(embed), theirs.get_slice(head)
-    equal = ours.get_shape() == theirs.get_shape() and all(
+    V, _ = shape = ours.get_shape()
+    equal = shape == theirs.get_shape() and all(
         np.array_equal(*(x[i:min(i + ROWS_COMPARED, V)]
                          for x in (ours, theirs)))
         for i in range(0, V, ROWS_COMPARED))
@@ -203,7 +204,7 @@ def check(path: str, abstract) -> None:
                        f"config.json requires {tensor.shape}")
   known = {tensor.name for tensor in leaves}
   if "head" not in abstract and _TOP["head"] in files:
-    _check_tied(path, files, abstract["embed"].shape[0])
+    _check_tied(path, files)
     known.add(_TOP["head"])
   unread = sorted(name for name in files if name not in known
                   and not name.endswith("rotary_emb.inv_freq"))
