@@ -19,6 +19,7 @@ import os
 import typing
 
 from absl import flags
+import numpy as np
 
 from isojax.core import cli, disk, evaluate
 from isojax.runtime import progress
@@ -28,6 +29,9 @@ from launch.study import ledger
 REGISTERED = "docs/study/end.json"
 TEST_SAMPLES = 64  # of each test problem
 AT_K = (8, 16, 32, 64)  # best@k that are stored
+# (policy, checkpoint) that are tested; decayed runs do not keep the last pair.
+ENDS = (("average", "last"), ("current", "last"), ("average", "best"),
+        ("current", "best"))
 
 
 class Unit(typing.NamedTuple):
@@ -43,8 +47,8 @@ class Unit(typing.NamedTuple):
 
   @property
   def name(self) -> str:
-    arm = f"-{self.arm}" if self.arm else ""
-    return f"{self.set}{arm}-seed{self.seed}-rate{self.rate:g}"
+    return (f"{'-'.join(filter(None, (self.set, self.arm)))}"
+            f"-seed{self.seed}-rate{self.rate:g}")
 
 
 def units(experiment: dict) -> list[Unit]:
@@ -66,9 +70,8 @@ def pool(folder: str) -> None:
     rows = [json.dumps({"question": p.question, "answer": p.answer}) + "\n"
             for p in getattr(fresh, split)
             if countdown.content(p.question) not in used]
-    path = os.path.join(folder, f"{split}.jsonl")
-    disk.replace(path, "".join(rows).encode())
-    print(f"wrote {path}: {len(rows)} problems")
+    disk.replace(os.path.join(folder, f"{split}.jsonl"), "".join(rows).encode())
+    print(f"{split}: {len(rows)} problems")
 
 
 def config_of(unit: Unit, design: dict, root: str, C: int, decay: float):
@@ -83,9 +86,9 @@ def config_of(unit: Unit, design: dict, root: str, C: int, decay: float):
       average=design["average"])
   every = design["evaluation_rollouts"]
   config.eval.update(first=every, growth=1.0, current=True)
-  config.checkpoint.update(every_steps=10**9, every_minutes=10.0, keep=1)
-  if not decay:
-    config.checkpoint.at = tuple(range(every, C + 1, every))
+  config.checkpoint.update(
+      every_steps=10**9, every_minutes=10.0, keep=1,
+      at=() if decay else tuple(range(every, C + 1, every)))
   config.log.update(every_seconds=60.0, samples=0)
   return config
 
@@ -114,19 +117,13 @@ def tested(run, policy: str, step: int, store: str) -> dict:
           "correct": record.correct}
 
 
-def policies(decay: float) -> list[tuple[str, str]]:
-  """(policy, checkpoint) that are tested: those that a run keeps."""
-  out = [("average", "last"), ("current", "last"), ("average", "best")]
-  return out if decay else [*out, ("current", "best")]
-
-
 def run(unit: Unit, design: dict, root: str, path: str) -> None:
   """Trains what the ledger lacks of a unit, and adds its lines."""
   import isojax  # loads jax
   for decay, budgets in ((0.0, unit.budgets), *(
       (decay, (C,)) for C in unit.budgets for decay in unit.decays)):
     done = ledger.read(path)
-    missing = [name for C in budgets for how in policies(decay)
+    missing = [name for C in budgets for how in ENDS[:3 if decay else 4]
                if (name := (*unit[:4], C, decay, *how)) not in done]
     if not missing:
       continue
@@ -143,20 +140,24 @@ def run(unit: Unit, design: dict, root: str, path: str) -> None:
 
 def line_of(name: tuple, records, samples) -> dict:
   """The ledger's line of a policy; samples(policy, step, store) tests it."""
-  line = dict(zip(ledger.NAMES, name, strict=True))
-  policy, which = line["policy"], line["which"]
-  evaluations = [r for r in records.evaluations
-                 if r["rollouts"] <= line["C"]]
+  *_, C, decay, policy, which = name
+  evaluations = [r for r in records.evaluations if r["rollouts"] <= C]
   chosen = evaluations[-1] if which == "last" else max(
       (r for r in evaluations if r["rollouts"]),
       key=lambda r: (r if policy == "average" else r["current"])["avg"])
   store = "checkpoints" if which == "last" else "best"
-  curve = [[r["rollouts"], round(r["avg"], 5), round(r["current"]["avg"], 5)]
-           for r in evaluations]
-  return line | {
+  curve, begin = [], -1  # rollouts, avg of both policies, training reward
+  for r in evaluations:
+    steps = [step["reward"] for step in records.steps
+             if begin < step["rollouts"] <= r["rollouts"]]
+    curve.append([r["rollouts"], round(r["avg"], 5),
+                  round(r["current"]["avg"], 5),
+                  round(float(np.mean(steps)), 5) if steps else None])
+    begin = r["rollouts"]
+  return dict(zip(ledger.NAMES, name, strict=True)) | {
       "step": chosen["step"],
       "curve": curve if (policy, which) == ("average", "last") else None,
-      **samples(policy, chosen["step"], store if line["decay"] else "kept")}
+      **samples(policy, chosen["step"], store if decay else "kept")}
 
 
 _POOL = flags.DEFINE_string("pool", None, "Folder for the fresh problems.")

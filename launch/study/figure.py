@@ -1,38 +1,21 @@
 """The figure of the study: reward against rollouts of three ends."""
 
-import collections
-
 import matplotlib
 from matplotlib.ticker import NullLocator
 import numpy as np
 
 from isojax.core.format import compact
 from isojax.report import plots
+from launch.study import verdicts
 
 TITLES = {"hard": "hard problems", "easy": "easy problems",
           "smollm2": "SmolLM2-135M, sums"}
 CURRENT, AVERAGE, COOLED = "0.45", "#d95f02", "#1b7837"
 
 
-def curves(lines: dict, name: str, decay: float) -> dict[int, list]:
-  """C -> curves of seeds: (rollouts, avg of the average, of the current)."""
-  found = collections.defaultdict(list)
-  for line in lines.values():
-    if line["curve"] and (line["set"], line["arm"], line["rate"],
-                          line["decay"]) == (name, "", 1.0, decay):
-      found[line["C"]].append(np.array(line["curve"]))
-  return dict(found)
-
-
-def mean_curve(found: list) -> np.ndarray:
-  """The mean over seeds at the rollouts of all."""
-  length = min(map(len, found))
-  return np.mean([points[:length] for points in found], axis=0)
-
-
 def draw(lines: dict):
   """A panel for each set of the ledger, in the order of TITLES."""
-  names = [name for name in TITLES if curves(lines, name, 0.0)]
+  names = [name for name in TITLES if verdicts.curves(lines, name)]
   with matplotlib.rc_context(plots.STYLE):
     figure = plots.Figure((plots.WIDTH, 3.4), layout="constrained")
     [row] = figure.subplots(1, len(names), squeeze=False)
@@ -44,13 +27,13 @@ def draw(lines: dict):
 
 
 def _panel(ax, lines: dict, name: str) -> None:
-  constant, cooled = (curves(lines, name, decay) for decay in (0.0, 0.3))
-  trunk = mean_curve(constant[max(constant)])[1:]  # log axis: without C = 0
+  constant, cooled = (
+      verdicts.curves(lines, name, decay=decay) for decay in (0.0, 0.3))
+  trunk = constant[max(constant)][1:]  # log axis: without C = 0
   ax.plot(trunk[:, 0], trunk[:, 2], color=CURRENT, lw=1.2,
           label="last weights")
   ax.plot(trunk[:, 0], trunk[:, 1], color=AVERAGE, lw=1.8, label="average")
-  for C, found in sorted(cooled.items()):
-    points = mean_curve(found)
+  for C, points in sorted(cooled.items()):
     points = points[points[:, 0] >= 0.7 * C]
     ax.plot(points[:, 0], points[:, 2], color=COOLED, lw=1.8,
             label="rate falls over the last 30 %" if C == max(cooled) else None)

@@ -26,7 +26,7 @@ def render(lines: dict, claims: list[dict]) -> str:
       keep_trailing_newline=True)
   text = env.get_template("study.md.jinja").render(
       v=verdicts, rewards=functools.partial(verdicts.rewards, lines),
-      claims=claims, judged=verdicts.judged(lines))
+      claims=claims, judged=verdicts.judged(lines), lines=lines)
   return "\n\n".join(map(wrapped, re.split(r"\n{2,}", text)))
 
 
@@ -38,10 +38,11 @@ def wrapped(block: str) -> str:
 
 def curves_csv(lines: dict, name: str) -> str:
   """Validation curves of a set's averages at the rule's rate."""
-  points = {(int(line["arm"][1:] or 8), line["seed"], C): avg
+  points = {(verdicts.ARMS[line["arm"]], line["seed"], C): avg
             for line in lines.values()
             if (line["set"], line["rate"], line["decay"]) == (name, 1.0, 0.0)
-            and line["arm"] != "kl" for C, avg, _ in line["curve"] or ()}
+            and line["arm"] in verdicts.ARMS
+            for C, avg, *_ in line["curve"] or ()}
   return "".join(["n,Bp,seed,rollouts,avg\n", *(
       f"{n},32,{seed},{C},{avg}\n"
       for (n, seed, C), avg in sorted(points.items()))])
@@ -53,7 +54,7 @@ def rebuild(docs: str) -> list[str]:
   lines = ledger.read(os.path.join(folder, "end.jsonl"))
   with open(os.path.join(folder, "end.json"), encoding="utf-8") as file:
     registered = json.load(file)
-  claims = [claim for name in ("e1", "e2", "e3")
+  claims = [claim for name in ("e1", "e2", "e3", "bp")
             for claim in registered[f"{name}_claims"]]
   texts = {page: render(lines, claims), **{
       os.path.join(folder, f"{name}.csv"): curves_csv(lines, name)

@@ -19,6 +19,7 @@ AVERAGE, COOLED = (0.0, "average", "last"), (0.3, "current", "last")
 DECAYS = (0.15, 0.3, 1.0)
 SMALL, MIDDLE, LARGE = 2**16, 2**18, 2**20  # budgets, rollouts
 OF_MODEL = 2**14  # the budget of SmolLM2
+ARMS = {"n2": 2, "n4": 4, "": 8, "n16": 16, "n32": 32, "n64": 64, "n128": 128}
 
 
 class SeedMean(typing.NamedTuple):
@@ -57,8 +58,8 @@ class Rewards(typing.NamedTuple):
     return self.by_seed.get((rate, C, *end), {})
 
   def mean(self, C: int, end: tuple, rate: float = 1.0) -> float | None:
-    values = list(self.seed_rewards(C, end, rate).values())
-    return float(np.mean(values)) if values else None
+    seeds = self.seed_rewards(C, end, rate)
+    return float(np.mean([*seeds.values()])) if seeds else None
 
   def difference(self, C: int, end: tuple, other: tuple) -> SeedMean | None:
     """How much higher one ends than the other, at the rule's rate."""
@@ -75,6 +76,29 @@ def rewards(lines: dict, set_name: str, arm: str = "",
       by_seed[line["rate"], line["C"], line["decay"], line["policy"],
               line["which"]][line["seed"]] = line[metric]
   return Rewards(dict(by_seed))
+
+
+def curves(lines: dict, set_name: str, arm: str = "",
+           decay: float = 0.0) -> dict[int, np.ndarray]:
+  """C -> curve, the mean over seeds; its columns: end.py's line_of."""
+  found = collections.defaultdict(list)
+  for line in lines.values():
+    if line["curve"] and (line["set"], line["arm"], line["rate"],
+                          line["decay"]) == (set_name, arm, 1.0, decay):
+      found[line["C"]].append(np.array(line["curve"], np.float64))
+  return {C: np.mean(of_seeds, axis=0) for C, of_seeds in found.items()}
+
+
+def apart(lines: dict, set_name: str, C: int, trained: float) -> float:
+  """How far validation avg of all n that reach a training reward is apart."""
+  reached = []
+  for arm in ARMS:
+    points = curves(lines, set_name, arm)[C][1:]  # no steps before the first
+    i = max(1, (points[:, 3] >= trained).argmax())
+    x, y = points[i - 1:i + 1, [3, 1]].T
+    if x[1] >= trained:
+      reached.append(np.interp(trained, x, y))
+  return np.ptp(reached)
 
 
 class Saved(typing.NamedTuple):
@@ -103,17 +127,6 @@ def saved(found: Rewards, C: int, end: tuple, rival: tuple,
       share = (target - y0) / (y1 - y0) if y1 > y0 else 0.0
       return Saved(C0 * (C1 / C0) ** share / C, True)
   return Saved(points[-1][0] / C, False)
-
-
-def spread_ratio(found: Rewards, C: int) -> float | None:
-  """How far the average is apart between rates, over the current policy."""
-  spreads = []
-  for end in (AVERAGE, CURRENT):
-    means = [found.mean(C, end, rate) for rate in RATES]
-    if None in means:
-      return None
-    spreads.append(max(means) - min(means))
-  return spreads[0] / spreads[1]
 
 
 class Outcome(typing.NamedTuple):
@@ -171,8 +184,7 @@ def coverage(lines: dict) -> Outcome:
 
 def judged(lines: dict) -> dict[str, Outcome]:
   """The claims of docs/study/end.json, by id."""
-  found, of_model = rewards(lines, "hard"), rewards(lines, "smollm2")
-  at = "C = {:,}".format
+  found, at = rewards(lines, "hard"), "C = {:,}".format
   average = outcome([
       (at(C), found.difference(C, AVERAGE, BEST),
        lambda gain, C=C: gain.mean > 0 and (gain.low > 0 or C != MIDDLE))
@@ -187,11 +199,18 @@ def judged(lines: dict) -> dict[str, Outcome]:
                (f"best rate, best kept, {at(C)}",
                 None if None in rivals else min(rivals),
                 lambda result: result.ratio > 1)]
-  ratio = spread_ratio(found, MIDDLE)
+  by_rate = [[found.mean(MIDDLE, end, rate) for rate in RATES]
+             for end in (AVERAGE, CURRENT)]
+  ratio = (None if None in sum(by_rate, []) else
+           np.divide(*np.ptp(by_rate, axis=1)).round(2))
+  problems = outcome([
+      (f"{batch:,} a step", estimate(pairs(*(
+          rewards(lines, "hard", arm).seed_rewards(MIDDLE, AVERAGE)
+          for arm in arms))), lambda gain: gain.mean > 0)
+      for batch, *arms in ((1024, "bp128", "n32"), (4096, "bp512", "n128"))])
+  model = outcome([(
+      at(OF_MODEL), rewards(lines, "smollm2").difference(
+          OF_MODEL, AVERAGE, BEST), lambda gain: gain.mean > 0)])
   return {"average": average, "decay": decay, "saved": outcome(saving),
-          "coverage": coverage(lines),
-          "model": outcome([(at(OF_MODEL),
-                             of_model.difference(OF_MODEL, AVERAGE, BEST),
-                             lambda gain: gain.mean > 0)]),
-          "rate": outcome([(at(MIDDLE), ratio and round(ratio, 2),
-                            lambda spread: spread < 0.5)])}
+          "rate": outcome([(at(MIDDLE), ratio, lambda ratio: ratio < 0.5)]),
+          "coverage": coverage(lines), "bp": problems, "model": model}

@@ -105,9 +105,51 @@ def test_the_checkpoint_that_a_line_tests(policy, which, step):
                  for s, a, c in ((0, 0.9, 0.9), (4, 0.2, 0.5), (8, 0.4, 0.3),
                                  (12, 0.1, 0.2), (16, 0.8, 0.8))]
   name = ("hard", "", 0, 1.0, 12, 0.0, policy, which)
-  got = end.line_of(name, types.SimpleNamespace(evaluations=evaluations),
+  records = types.SimpleNamespace(evaluations=evaluations, steps=[])
+  got = end.line_of(name, records,
                     lambda policy, step, store: {"tested": (policy, step)})
   assert got["tested"] == (policy, step) and got["step"] == step
+
+
+def test_a_curve_has_the_training_reward_since_the_evaluation_before():
+  evaluations = [dict(step=s, rollouts=s, avg=0.5, current=dict(avg=0.25))
+                 for s in (0, 4, 8, 12)]
+  steps = [dict(rollouts=s, reward=r)
+           for s, r in ((2, 0.0), (4, 1.0), (6, 0.5), (8, 1.0), (10, 9.0))]
+  got = end.line_of(
+      ("hard", "", 0, 1.0, 8, 0.0, "average", "last"),
+      types.SimpleNamespace(evaluations=evaluations, steps=steps),
+      lambda *_: {})
+  assert got["curve"] == [
+      [0, 0.5, 0.25, None], [4, 0.5, 0.25, 0.5], [8, 0.5, 0.25, 0.75]]
+
+
+def test_how_far_validation_is_apart_at_equal_training_reward():
+  """At 0.3: 0.15 of n = 8 (mean of two seeds), 0.5 of n = 2; the rest is below.
+
+  n = 8 passes 0.3 between 0.2 and 0.6, a quarter of the way from 0.1 to 0.3.
+  """
+  def curve(arm, seed, *points):
+    return line(seed, 9, 0.0, arm=arm, curve=[
+        [0, 0.9, 0.9, None], *([C, avg, 0.9, reward]
+                               for C, (avg, reward) in enumerate(points, 1))])
+  rows = [curve("", 0, (0.0, 0.1), (0.2, 0.6)),
+          curve("", 1, (0.2, 0.3), (0.4, 0.6)),
+          curve("n2", 0, (0.5, 0.3), (0.8, 0.9)),
+          *(curve(f"n{n}", 0, (0.0, 0.0), (7.0, 0.29))
+            for n in (4, 16, 32, 64, 128))]
+  got = verdicts.apart(ledger(*rows), "hard", 9, 0.3)
+  assert got == pytest.approx(0.5 - 0.15)
+
+
+@pytest.mark.parametrize("gains, hit", [
+    (((1, 2), (1, 2)), True), (((1, 2), (-1, -2)), False),
+    (((1, 2), None), None)])
+def test_the_claim_on_more_problems_per_step(gains, hit):
+  rows = [line(seed, 2**18, gain * (arm[0] == "b"), arm=arm)
+          for arms, pair in zip((("bp128", "n32"), ("bp512", "n128")), gains)
+          for arm in arms for seed, gain in enumerate(pair or ())]
+  assert verdicts.judged(ledger(*rows))["bp"].hit is hit
 
 
 def test_rollouts_saved_decide_the_claim_against_both_rivals():
