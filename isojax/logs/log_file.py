@@ -48,8 +48,7 @@ class LogFile:
   @property
   def step(self) -> str | None:
     """The name of the step in the file."""
-    return self.reading.columns.get("step", next(
-        (name for name in self.form.step if name in self.names), None))
+    return step_name(self.form, self.reading, self.names)
 
   @property
   def default_run(self) -> str:
@@ -81,6 +80,12 @@ class LogFile:
 
   def note(self, text: str) -> None:
     self.notes.append(f"{self.path}: {text}")
+
+
+def step_name(form: Format, reading: Reading, names: list[str]) -> str | None:
+  """The name of the step among `names`: the caller's, else the format's."""
+  return reading.columns.get("step", next(
+      (name for name in form.step if name in names), None))
 
 
 LOG_FILES = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
@@ -118,9 +123,7 @@ def open_log(path: str, reading: Reading) -> LogFile:
     notes.append(f"{path}: {note}")
   table, more = _with_numbers(table, _texts(form, reading), form)
   notes += more
-  step = reading.columns.get("step", next(
-      (name for name in form.step if name in names), None))
-  rows = _without_copies(table, step)
+  rows = _without_copies(table, step_name(form, reading, names))
   if copies := len(table) - len(rows):
     notes.append(f"{path}: {copies} lines are copies of an earlier one of "
                  "their step, as of several processes: left out.")
