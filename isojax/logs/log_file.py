@@ -9,12 +9,7 @@ from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.logs.fields import nearest, Reading
 from isojax.logs.formats import detect, FORMATS, text
-from isojax.logs.formats.base import (
-  EVAL_FIELDS,
-  Format,
-  METRICS,
-  parsed_number,
-)
+from isojax.logs.formats.base import EVAL_FIELDS, Format, METRICS, parsed_number
 
 LOG_CALLS = ("step is W&B's _step, which counts log calls in some trainers; "
              "if it does here, give --columns=step=NAME.")
