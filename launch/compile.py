@@ -139,13 +139,10 @@ def estimated(config: experiment_lib.Experiment, model: decoder.Transformer,
   """The planner's estimate; slots, rows and pages are per device."""
   S, T, loss = (config.sampler.max_prompt_tokens, config.sampler.max_new_tokens,
                 config.recipe.loss)
-  sizes = memory_lib.DeviceBytes(
-      programs_lib.shape_of(model.cfg), memory_lib.Formats(
-          loss.dtype, config.sampler.dtype, config.sampler.head_dtype,
-          loss.head_dtype,
-          loss.reduce_dtype), S, T,
+  sizes = dataclasses.replace(
+      programs_lib.sampler_bytes(model, config.sampler),
+      formats=prices.formats_of(config),
       fused=programs_lib.update_kernel(config, model) != "einsum",
-      fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
       page=config.sampler.page if pages else None)
   # The most prompt slots of a microbatch, see packing.cut.
   prompts = min(rows, max(1, rows * T // S))

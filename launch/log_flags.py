@@ -25,16 +25,11 @@ _FROM_PATH = flags.DEFINE_string(
     "their names: 'n(?P<n>\\d+)-s(?P<seed>\\d+)'.")
 
 
-def int_or_text(text: str):
-  """An int if the text is one, else the text."""
-  return int(text) if text.isdecimal() else text
-
-
 def reading(axis: str = Reading.axis, scale: dict | None = None) -> Reading:
   """The options of the readers from the flags."""
   return Reading(
       kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
-      fixed={name: int_or_text(value)
+      fixed={name: int(value) if value.isdecimal() else value
              for name, value in cli.pairs("fixed", _FIXED.value).items()},
       scale=scale or {}, axis=axis, from_path=_FROM_PATH.value)
 

@@ -19,6 +19,7 @@ import threading
 import typing
 
 from isojax.ledger import records
+from tests import record as record_lib
 
 # orbax fills such a folder and renames it; nothing reads it before.
 _SAVING = ".orbax-checkpoint-tmp"
@@ -186,7 +187,7 @@ def _records(path) -> list:
   whole = [json.loads(line) for line in lines]
   for record in whole:
     del record[records.CHAIN]
-  return [records.comparable(whole), bool(rest)]
+  return [record_lib.comparable(whole), bool(rest)]
 
 
 def distinct(crashes: list[Crash]) -> list[Crash]:

@@ -21,6 +21,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from isojax.ledger import checkpoint, records
+from tests import record as record_lib
 
 
 def free_port() -> int:
@@ -170,7 +171,7 @@ def state_hash(step: epath.Path) -> str:
 
 
 def comparable(folder: str) -> list[dict]:
-  return records.comparable(
+  return record_lib.comparable(
       records.read(os.path.join(folder, "records.jsonl")))
 
 

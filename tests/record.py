@@ -2,6 +2,9 @@
 
 from isojax.ledger import records
 
+TIME_FIELDS = frozenset(
+    ("unix_time", "device_seconds", "seconds_compile", "seconds_sample",
+     "seconds_grade", "seconds_score", "seconds_update"))
 KINDS = {"train": records.StepRecord, "eval": records.EvalRecord}
 
 
@@ -15,3 +18,9 @@ def make(kind: str = "train", **fields) -> records.Record:
 
 def line(kind: str = "train", **fields) -> dict:
   return records.as_line(make(kind, **fields))
+
+
+def comparable(lines: list[dict]) -> list[dict]:
+  """The records without the fields that measure time."""
+  return [{name: value for name, value in line.items()
+           if name not in TIME_FIELDS} for line in lines]

@@ -24,8 +24,6 @@ def test_steps_of_several_rounds_end_with_the_budget():
   assert [alloc.is_finished(step, C, rounds=rounds) for step, C, rounds in (
       (30, 992, 1), (31, 961, 1), (30, 960, 2), (30, 961, 2))] == [
           False, True, False, True]
-  assert [alloc.is_spent(C) for C in (0, 960, 961, 992)] == [
-      False, False, True, True]
 
 
 @pytest.mark.parametrize("kwargs, message", [

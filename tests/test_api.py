@@ -23,6 +23,7 @@ from isojax.run import experiment, samples, training
 from isojax.tasks import strata as strata_lib
 from launch import samples as samples_command
 from tests import command, few, short_runs
+from tests import record as record_lib
 from tests.frontier import synthetic
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -334,7 +335,8 @@ def test_an_interrupt_saves_a_run_that_resumes(
   assert signal.getsignal(signal.SIGINT) is before
   monkeypatch.undo()
   again = isojax.train(config, tmp_path / "run")
-  assert records.comparable(again.records) == records.comparable(run.records)
+  assert record_lib.comparable(again.records) == record_lib.comparable(
+      run.records)
   assert "resuming from step 1 of 5" in capsys.readouterr().out
 
 

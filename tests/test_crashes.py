@@ -12,6 +12,7 @@ from isojax.run import evaluation, state
 from isojax.run import history as history_lib
 from isojax.run import setup as setup_lib
 from tests import crashes, few, processes, short_runs
+from tests import record as record_lib
 
 # Tried until the evaluations are as the first test asks: 1, 3, 4, 2, 6, 6, 5 of
 # 16 answers are correct.
@@ -130,7 +131,7 @@ def test_a_crash_of_an_evaluation_loses_no_record(calm, tmp_path):
       evaluation.evaluate_checkpoint(
           claimed, str(folder), "best", "validation", [few.hard(8, 8)],
             policy=None)
-    return records.comparable(records.read(str(folder / "eval.jsonl")))
+    return record_lib.comparable(records.read(str(folder / "eval.jsonl")))
 
   with crashes.recorded(tmp_path / "run", tmp_path / "crashes") as recorded:
     one, other = evaluated(tmp_path / "run")

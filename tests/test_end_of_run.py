@@ -20,6 +20,7 @@ from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from launch import samples as samples_command
 from tests import command, processes, short_runs
+from tests import record as record_lib
 from tests.short_runs import steps
 
 AVERAGE, DECAY, ETA = dict(average=2.0), dict(decay=0.5), 2.0
@@ -117,7 +118,7 @@ def test_the_average_is_evaluated_and_nothing_else_changes(both, tmp_path):
   plain = trained(tmp_path / "run", FAST).records
   assert [r["policy"] for r in plain if r["kind"] == "eval"] == ["current"] * 4
   own, other = ([{k: v for k, v in r.items() if k != "run_id"}
-                 for r in records.comparable(steps(rows))]
+                 for r in record_lib.comparable(steps(rows))]
                 for rows in (run.records, plain))
   assert own == other  # sampling and training are of the current weights
   evals = [r for r in run.records if r["kind"] == "eval"]

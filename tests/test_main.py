@@ -26,6 +26,7 @@ from isojax.runtime import rng
 from isojax.tasks import strata as strata_lib
 from tests import command as command_lib
 from tests import few, short_runs
+from tests import record as record_lib
 from tests.conftest import ONE_DEVICE
 from tests.short_runs import steps, train
 
@@ -270,7 +271,7 @@ def on_a_mesh(tmp_path_factory):
 def test_a_mesh_gives_the_same_records(calm, on_a_mesh):
   """Other meshes: tests of the sampler and of the update."""
   got = short_runs.read(on_a_mesh[0])
-  for a, b in zip(*map(records.comparable, (got, calm[1])), strict=True):
+  for a, b in zip(*map(record_lib.comparable, (got, calm[1])), strict=True):
     for name in a:
       if name == "logp_gap":
         assert a[name] < 1e-5
@@ -356,7 +357,8 @@ def test_a_cut_ledger_resumes_from_what_it_reaches(calm, copy, left):
     run(small(), copy)
   remedy = re.search(r"head -n .*? && mv \S+ [^,]+", str(error.value))[0]
   subprocess.run(remedy, shell=True, check=True)
-  assert records.comparable(run(small(), copy)) == records.comparable(calm[1])
+  assert record_lib.comparable(run(small(), copy)) == record_lib.comparable(
+      calm[1])
   assert (copy / "checkpoints/5").is_dir()
 
 
@@ -528,14 +530,14 @@ def test_in_a_bucket_taken_over_to_the_same_bits(calm, folder, capfd):
     ledger = f"{folder}/records.jsonl"
     assert 2 <= records.read(ledger)[-1]["step"] < 5, "stopped too late"
     capfd.readouterr()
-    got = records.comparable(run(small(), folder))
-    assert got == records.comparable(calm[1])
+    got = record_lib.comparable(run(small(), folder))
+    assert got == record_lib.comparable(calm[1])
     assert re.search("resuming from step [24] of 5", capfd.readouterr().err)
     process.send_signal(signal.SIGCONT)
     said = process.communicate(timeout=60)[1]
   assert process.returncode == exit_codes.BAD_INPUT, said
   assert "another process has started this run" in said
-  assert records.comparable(records.read(ledger)) == got
+  assert record_lib.comparable(records.read(ledger)) == got
   assert sorted(each.name for each in epath.Path(folder).iterdir()) == [
       "best", "checkpoints", "config.json", "records.jsonl"]
   (found,) = isojax.read(f"{folder[:-3]}*/records.jsonl").study.runs

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from isojax.core import exit_codes
-from isojax.ledger import records
 from isojax.run import history as history_lib
 from isojax.run import setup as setup_lib
 from isojax.run import training
 from isojax.sweep import sweeper
 from isojax.tasks import prompts as prompts_lib
 from tests import processes, short_runs
+from tests import record as record_lib
 from tests.short_runs import steps
 
 # What a sum in another order changes in the last bits.
@@ -53,8 +53,8 @@ def test_a_critic_is_scored_and_learns():
 
 def test_pages_change_no_record():
   assert sum(r["evicted"] for r in steps(kept("paged"))) > 3
-  for one, other in zip(*map(records.comparable, map(kept, ("plain", "paged"))),
-                        strict=True):
+  for one, other in zip(*(record_lib.comparable(kept(name))
+                          for name in ("plain", "paged")), strict=True):
     assert one.keys() == other.keys()
     for name in {*one} - {"run_id", "evicted"}:
       if name in ROUNDED:

@@ -34,19 +34,18 @@ class Allocation:
           f"alloc.m={self.m} is more than the {self.n} rollouts of a "
           "problem; expected m <= n, or None to train on all")
 
-  def is_spent(self, rollouts: int) -> bool:
-    """True if one more step or sampling round would exceed C."""
-    return rollouts + self.B > self.C
-
   def is_finished(self, step: int, rollouts: int, *, rounds: int) -> bool:
-    """Whether no step follows; resampling may spend C before step M.
+    """Whether no step follows.
+
+    Resampling may spend C before step M: then one more sampling round would
+    exceed C.
 
     Args:
       step: steps made.
       rollouts: sampled in them.
       rounds: recipe.filter.rounds, the most sampling rounds of a step.
     """
-    return step >= self.M or rounds > 1 and self.is_spent(rollouts)
+    return step >= self.M or rounds > 1 and rollouts + self.B > self.C
 
   @property
   def kept(self) -> int:

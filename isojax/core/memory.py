@@ -343,11 +343,12 @@ class DeviceBytes:
     """Bytes of the float32 parameters, half of those of AdamW's moments."""
     return 4 * self.shape.params / (self.fsdp * self.tensor)
 
-  def update(self, rows: int, prompts: int) -> "Update":
+  def _update(self, rows: int, prompts: int) -> dict[str, float]:
     """The bytes of a microbatch: `rows` of the longest answer, and prompts.
 
-    Without remat the compiler's temporaries are not counted; nor are weights
-    that it gathers over fsdp for longer than a layer.
+    They are fields of Programs. Without remat the compiler's temporaries are
+    not counted; nor are weights that it gathers over fsdp for longer than a
+    layer.
     """
     shape, bytes_of, S = self.shape, self.formats.bytes, self.max_prompt
     compute, tokens = bytes_of("compute"), rows * self.max_response
@@ -355,7 +356,7 @@ class DeviceBytes:
     residual = compute * shape.width if self.remat else others + scores
     matrices = shape.layers * shape.layer_matmul / (self.fsdp * self.tensor)
     head, vocab = shape.head / self.tensor, shape.vocab
-    return Update(
+    return dict(
         copy=compute * matrices,
         residuals=(
             shape.layers * residual * (tokens + prompts * S)
@@ -388,16 +389,7 @@ class DeviceBytes:
         window=prompts * self.max_prompt * self.token,
         prefilling=prompts * (self.prompt - self.max_prompt * self.token),
         draw_bytes=occupancy.slots * self.draw_bytes,
-        **self.update(occupancy.rows, occupancy.prompts)._asdict())
-
-
-class Update(typing.NamedTuple):
-  """Bytes of an update, without the state of training."""
-
-  copy: float  # of the layers' matrices in the compute format
-  residuals: float  # what the forward stores for the backward
-  head: float  # its weight and a chunk's logits, in its format and in float32
-  backward: float  # of the layers, after that of the head
+        **self._update(occupancy.rows, occupancy.prompts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -413,10 +405,11 @@ class Programs:
   window: float  # keys and values of prompts
   prefilling: float  # temporaries of a prefill
   draw_bytes: float  # temporaries of decoding
-  copy: float  # see Update, as for the next three
-  residuals: float
-  head: float
-  backward: float
+  # Of an update, without the state of training.
+  copy: float  # of the layers' matrices in the compute format
+  residuals: float  # what the forward stores for the backward
+  head: float  # its weight and a chunk's logits, in its format and in float32
+  backward: float  # of the layers, after that of the head
 
   @functools.cached_property
   def program_bytes(self) -> dict[str, float]:
@@ -424,7 +417,6 @@ class Programs:
     prefill = self.weights + self.window + self.prefilling
     return dict(
         prefill=prefill, reread=prefill, insert=self.cache + self.window,
-        move=self.cache,
         # One part's last growth; the other parts are not arguments.
         resize=(1 + LAST_GROWTH) * self.layer_bytes,
         decode=self.weights + self.cache + self.draw_bytes, start=self.state,

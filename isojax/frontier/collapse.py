@@ -13,11 +13,7 @@ import numpy as np
 
 from isojax.core.evaluate import MIN_EVALUATIONS
 from isojax.core.format import compact, rate
-from isojax.frontier.study import (
-  MAX_NOISE_SDS,
-  Study,
-  StudyRun,
-)
+from isojax.frontier.study import MAX_NOISE_SDS, Study, StudyRun
 
 MIN_FALL_SE = 3.0  # standard errors
 # Standard errors; larger, because any of many evaluations may be low by chance.

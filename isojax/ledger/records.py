@@ -172,9 +172,6 @@ CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = (  # cumulative fields; rollouts is one, too
     "prompt_tokens", "sampled_tokens", "trained_tokens", "scored_tokens",
     "updates", "skipped_updates", "device_seconds")
-TIME_FIELDS = frozenset(
-    ("unix_time", "device_seconds", "seconds_compile", "seconds_sample",
-     "seconds_grade", "seconds_score", "seconds_update"))
 
 
 def phases(record: dict) -> list[float]:
@@ -366,9 +363,3 @@ def write(path: str, records: list[dict]) -> None:
     return
   with disk.writing(path):
     disk.replace(path, text)
-
-
-def comparable(records: list[dict]) -> list[dict]:
-  """The records without the fields that measure time."""
-  return [{name: value for name, value in record.items()
-           if name not in TIME_FIELDS} for record in records]

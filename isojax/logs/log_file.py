@@ -9,12 +9,7 @@ from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.logs.fields import nearest, Reading
 from isojax.logs.formats import detect, FORMATS, text
-from isojax.logs.formats.base import (
-  EVAL_FIELDS,
-  Format,
-  METRICS,
-  parsed_number,
-)
+from isojax.logs.formats.base import EVAL_FIELDS, Format, METRICS, parsed_number
 
 LOG_CALLS = ("step is W&B's _step, which counts log calls in some trainers; "
              "if it does here, give --columns=step=NAME.")
@@ -48,8 +43,7 @@ class LogFile:
   @property
   def step(self) -> str | None:
     """The name of the step in the file."""
-    return self.reading.columns.get("step", next(
-        (name for name in self.form.step if name in self.names), None))
+    return step_name(self.form, self.reading, self.names)
 
   @property
   def default_run(self) -> str:
@@ -81,6 +75,12 @@ class LogFile:
 
   def note(self, text: str) -> None:
     self.notes.append(f"{self.path}: {text}")
+
+
+def step_name(form: Format, reading: Reading, names: list[str]) -> str | None:
+  """The name of the step among `names`: the caller's, else the format's."""
+  return reading.columns.get("step", next(
+      (name for name in form.step if name in names), None))
 
 
 LOG_FILES = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
@@ -118,9 +118,7 @@ def open_log(path: str, reading: Reading) -> LogFile:
     notes.append(f"{path}: {note}")
   table, more = _with_numbers(table, _texts(form, reading), form)
   notes += more
-  step = reading.columns.get("step", next(
-      (name for name in form.step if name in names), None))
-  rows = _without_copies(table, step)
+  rows = _without_copies(table, step_name(form, reading, names))
   if copies := len(table) - len(rows):
     notes.append(f"{path}: {copies} lines are copies of an earlier one of "
                  "their step, as of several processes: left out.")

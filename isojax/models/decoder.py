@@ -235,7 +235,8 @@ def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
     grouped = hidden_BxTxD.reshape(len(weight_VxD), -1, T, D)
     by_block = jax.vmap(lambda hidden, weight: logits(hidden, weight, cfg))
     return by_block(grouped, weight_VxD).reshape(B, T, -1)
-  raw = linear.row_products(hidden_BxTxD.reshape(B * T, D), weight_VxD)
+  raw = linear.float32_einsum("td,vd->tv", hidden_BxTxD.reshape(B * T, D),
+                              weight_VxD.astype(hidden_BxTxD.dtype))
   return attention_lib.soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
 
 
@@ -299,8 +300,7 @@ class Transformer(nn.Module):
     Returns:
       Hidden states [B, T, D] after the last norm, and the cache.
     """
-    x = linear.embedded(self.embed_VxD, tokens_BxT,
-                        self.dtype or cache.k[0].dtype)
+    x = self.embed_VxD[tokens_BxT].astype(self.dtype or cache.k[0].dtype)
     x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
     layers = self.looped if self.remat else functools.partial(
         self.unrolled, past=past)

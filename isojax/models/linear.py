@@ -95,13 +95,3 @@ def _bf16_backward(spec: str, saved, grad):
 
 _bf16_einsum.defvjp(
     lambda spec, x, y: (_bf16_einsum(spec, x, y), (x, y)), _bf16_backward)
-
-
-def row_products(x_TxD, weight_VxD):
-  """x times each row of a matrix, in float32: [T, V]."""
-  return float32_einsum("td,vd->tv", x_TxD, weight_VxD.astype(x_TxD.dtype))
-
-
-def embedded(weight_VxD, tokens, dtype):
-  """The embeddings of tokens, in `dtype`."""
-  return weight_VxD[tokens].astype(dtype)

@@ -114,12 +114,6 @@ def _number(fields: dict, field: str) -> float | None:
   return float(fields[field])
 
 
-def _check_updates(options: dict) -> None:
-  for name, value in options.items():
-    if SEVERAL.search(name) and comparable(value) not in (1.0, "true"):
-      raise _several_updates(f"{name}={value}")
-
-
 def _batch(options: dict, fields: dict, devices: int | None,
            assumed: list[str]) -> float | None:
   """Rollouts of a step of TRL; InputError if an update has fewer."""
@@ -147,7 +141,9 @@ def _sizes(trainer: str, options: dict, fields: dict, devices: int | None,
            assumed: list[str]) -> tuple[float | None, float | None]:
   """(n, Bp) of one update a step; InputError if an update has fewer rollouts.
   """
-  _check_updates(options)
+  for name, value in options.items():
+    if SEVERAL.search(name) and comparable(value) not in (1.0, "true"):
+      raise _several_updates(f"{name}={value}")
   n, Bp, B = (_number(fields, field) for field in ("n", "Bp", "B"))
   if trainer == "trl":
     B = _batch(options, fields, devices, assumed)
@@ -187,8 +183,10 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
     remark = (f"; {', '.join(sizes)} is a default of {trainer}" if sizes
               else "")
     raise InputError(f"{error}{remark}") from None
-  M = _steps(trainer, fields, Bp, D)
-  steps = _scheduled(origin, fields, M, Bp, D)
+  M, of_epochs = _number(fields, "M"), _steps_of_epochs(fields, Bp, D)
+  if of_epochs is not None and (not M or trainer != "trl"):
+    M = min(M or of_epochs, of_epochs)  # TRL prefers its steps to its epochs
+  steps = M if of_epochs is None or not origin.by_epochs else of_epochs
   decay = _decay(trainer, options, fields, M) if M and M == steps else 0.0
   if schedule := _torch_schedule(fields.get("warmup_and_fall", ""), M):
     fields["warmup"], decay = schedule
@@ -232,22 +230,11 @@ def _completed(origin: Trainer, options: dict[str, str],
   return options | defaults, defaults, has_kl
 
 
-def _steps(trainer: str, fields: dict, Bp: float | None, D: int | None
-           ) -> float | None:
-  """M; of TRL its steps if both these and epochs are given, else the fewer."""
-  M = _number(fields, "M")
-  if "epochs" not in fields or not D or not Bp:
-    return M
-  of_epochs = _number(fields, "epochs") * (D // Bp)
-  return min(M or of_epochs, of_epochs) if trainer != "trl" else M or of_epochs
-
-
-def _scheduled(origin: Trainer, fields: dict, M: float | None,
-               Bp: float | None, D: int | None) -> float | None:
-  """The steps of the trainer's schedule; M if they are not known."""
-  if origin.by_epochs and "epochs" in fields and D and Bp:
-    return _number(fields, "epochs") * (D // Bp)
-  return M
+def _steps_of_epochs(fields: dict, Bp: float | None, D: int | None
+                     ) -> float | None:
+  """The steps of all epochs; None if they are not known."""
+  known = "epochs" in fields and D and Bp
+  return _number(fields, "epochs") * (D // Bp) if known else None
 
 
 def _check_given(trainer: str, pairs: list[tuple[str, str]],
@@ -347,10 +334,10 @@ def _decay(trainer: str, options: dict, fields: dict, M: float) -> float:
   if "scheduler_kwargs" in fields:
     found = re.search(r'"num_decay_steps":\s*(\d+)', fields["scheduler_kwargs"])
     steps = found and float(found[1])
-  risen = (_number(fields, "warmup") or 0) + (steps or 0)
-  if trainer == "prime-rl" and risen >= M:
-    return 1.0  # it falls from the end of the warm-up at the earliest
-  return 1.0 if steps is None else min(1.0, steps / M)
+  if steps is None:
+    return 1.0
+  risen = _number(fields, "warmup") if trainer == "prime-rl" else 0
+  return export.share_of_fall(M, steps, risen or 0)
 
 
 def _torch_schedule(text: str, M: float | None) -> tuple[int, float] | None:
@@ -370,7 +357,7 @@ def _torch_schedule(text: str, M: float | None) -> tuple[int, float] | None:
           warmup = steps + 1
         case {"name": "LinearLR", "start_factor": 1.0, "end_factor": 0.0,
               "total_iters": steps} if begin + steps == M:
-          decay = steps / M if begin >= warmup else 1.0
+          decay = export.share_of_fall(M, steps, warmup - 1)
         case {"name": "LinearLR"} if M and begin >= M:
           pass  # the warm-up fills the run
         case _:

@@ -409,18 +409,16 @@ class CostModel:
     return flops * (chip.peak(layers) / chip.exact_float32 - 1)
 
   def _sampling_seconds(self, flops, hbm, link) -> float:
-    efficiency, peak = self.efficiency, self._peak("sampled")
+    efficiency = self.efficiency
+    peak = self.machine.accelerator.peak(self.workload.formats.sampled)
     return self._seconds(flops, hbm, link, peak * efficiency.sample_flops,
                          efficiency.sample_bandwidth)
 
   def _update_seconds(self, flops, hbm, link) -> float:
-    efficiency, peak = self.efficiency, self._peak("compute")
+    efficiency = self.efficiency
+    peak = self.machine.accelerator.peak(self.workload.formats.compute)
     return self._seconds(flops, hbm, link, peak * efficiency.update_flops,
                          efficiency.update_bandwidth)
-
-  def _peak(self, name: str) -> float:
-    """The chip's FLOP/s in a field of the workload's formats."""
-    return self.machine.accelerator.peak(getattr(self.workload.formats, name))
 
   def _seconds(self, flops, hbm, link, flops_per_second, bandwidth) -> float:
     """Seconds of work on all chips, at this fraction of their bandwidths."""

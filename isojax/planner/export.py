@@ -365,21 +365,30 @@ def rate_options(target: Trainer, decay: float) -> str:
   return f"{scheduler} {fall} {target.warmup}"
 
 
-def torch_schedule(warmup: int, M: int, decay_steps: int) -> str:
+def fall_steps(M: int, decay: float, risen: int) -> int:
+  """The last of M steps, in which the rate falls, after the `risen` first."""
+  return min(M - sweep_cells.branch_step(M, decay), max(0, M - risen))
+
+
+def share_of_fall(M: float, steps: float, risen: float) -> float:
+  """recipe.optimizer.decay of a fall; the inverse of `fall_steps`."""
+  return 1.0 if risen + steps >= M else steps / M
+
+
+def torch_schedule(warmup: int, M: int, decay: float) -> str:
   """Schedulers of torch, one after the other, as in NeMo-RL's YAML files.
 
-  The rate has the factor (step + 1) / warmup at first, and falls to 0 in the
-  last decay_steps of M steps; if they begin before, from the warm-up's end.
+  The rate has the factor (step + 1) / warmup at first: it has risen after one
+  step less than `warmup`.
   """
   linear = ("{{name: torch.optim.lr_scheduler.LinearLR, kwargs: {{start_factor:"
             " {:.6g}, end_factor: {}, total_iters: {}}}}}").format
   rise = max(1, warmup - 1)
-  begin, end, steps = rise, "1.0", 1
-  if decay_steps:
-    begin, end = max(M - decay_steps, min(warmup - 1, M)), "0.0"
-    steps = max(1, M - begin)
+  begin, end, steps = rise, "1.0", fall_steps(M, decay, warmup - 1)
+  if steps:
+    begin, end = M - steps, "0.0"
   return (f"[{linear(1 / max(1, warmup), '1.0', rise)}, "
-          f"{linear(1, end, steps)}, {{milestones: [{begin}]}}]")
+          f"{linear(1, end, steps or 1)}, {{milestones: [{begin}]}}]")
 
 
 def decay_of(row: plan_file.Row, setting: Setting) -> float:
@@ -430,19 +439,17 @@ def options(trainer: str, row: plan_file.Row,
   if trainer == "trl":
     per_device, accumulation = batches(Bp, n, setting.devices)
   decay = _written_decay(target, row, setting)
-  fall = decay_steps = M - sweep_cells.branch_step(M, decay)
-  if trainer == "prime-rl":  # it refuses a fall that begins before
-    fall = min(fall, max(0, M - setting.warmup))
+  decay_steps = fall_steps(  # prime-rl refuses a fall that begins before
+      M, decay, setting.warmup if trainer == "prime-rl" else 0)
   fields = setting._asdict() | loss | dict(
       aggregation=AGGREGATIONS.get(trainer, {}).get(loss.get("aggregation")),
       per_device=per_device, accumulation=accumulation,
       Bp=Bp, n=n, B=Bp * n, M=M, lr=setting.lr(row),
       seed=row.seed if setting.has_seed else None,
       warmup_share=f"{setting.warmup / steps:.4g}" if steps else "0",
-      decay_steps=fall,
-      decay_begin=M - decay_steps, start_lr=setting.lr(row),
-      end_lr="0.0",
-      warmup_and_fall=torch_schedule(setting.warmup, M, decay_steps),
+      decay_steps=decay_steps, decay_begin=M - decay_steps,
+      start_lr=setting.lr(row), end_lr="0.0",
+      warmup_and_fall=torch_schedule(setting.warmup, M, decay),
       scheduler_kwargs=f'{{"num_decay_steps":{decay_steps},'
       '"decay_type":"linear"}', rank=setting.lora_rank,
       alpha=setting.lora_alpha, epochs=_epochs(row, setting),

@@ -98,12 +98,16 @@ def workload_of(config, train: list[dict] | None, shape, machine,
       shape, loss, tensor=config.mesh.tensor, accelerator=machine.accelerator,
       length=sampler.max_prompt_tokens + sampler.max_new_tokens)
   return Workload(
-      lengths,
-      Formats(loss.dtype, sampled=sampler.dtype,
-              sampled_head=sampler.head_dtype,
-              head=loss.head_dtype, reduce=loss.reduce_dtype),
-      priced_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
-      lora_rank=config.model.lora.rank or None)
+      lengths, formats_of(config), priced_recipe(config, train), padded=True,
+      remat=loss.remat, fused=fused, lora_rank=config.model.lora.rank or None)
+
+
+def formats_of(config) -> Formats:
+  """The number formats of a config."""
+  sampler, loss = config.sampler, config.recipe.loss
+  return Formats(loss.dtype, sampled=sampler.dtype,
+                 sampled_head=sampler.head_dtype, head=loss.head_dtype,
+                 reduce=loss.reduce_dtype)
 
 
 def evaluations_due(eval_config, C: int, B: int) -> int:

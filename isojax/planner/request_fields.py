@@ -44,14 +44,14 @@ def whole_number(flag: str, item, least: int, most: int) -> int:
   return int(value)
 
 
-def number(flag: str, value, low: float, high: float, *, whole: bool):
+def number(flag: str, value, low: float, high: float) -> float:
   """A number within bounds; InputError for others."""
   if isinstance(value, bool) or not isinstance(value, numbers.Real):
     raise InputError(f"--{flag}={value!r}: expected a number")
-  if not low <= value <= high or whole and value != int(value):
-    raise InputError(f"--{flag}={value:g}: expected a{' whole' * whole} number "
-                     f"from {low:g} to {high:g}")
-  return int(value) if whole else float(value)
+  if not low <= value <= high:
+    raise InputError(f"--{flag}={value:g}: expected a number from {low:g} to "
+                     f"{high:g}")
+  return float(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Request:
       None, "Stratum file of launch.split, whose counts of correct samples give"
       " `stratum` and `D`; default: that of `config`.")
   D: int | None = field(None, "Training problems; gives the number of epochs.",
-                        between=(1, MAX_BUDGET))
+                        whole=1)
   law: object = field(
       None, "fit.json of launch.fit or the result of isojax.fit; or a published"
       f" law: {', '.join(priors.PRIORS)}. Default: q1-STRATUM if `model` and "
@@ -103,11 +103,11 @@ class Request:
       "what public sources agree on. Several need `sweep`.", whole=2)
   B: int | None = field(
       None, "With `sweep` instead of `n`: rollouts per step, the same for every"
-      " `Bp`, n = B / Bp.", between=(2, MAX_BUDGET))
+      " `Bp`, n = B / Bp.", whole=2)
   B_max: int | None = field(
       None, "Most rollouts in a step; default: that of the law's study (65,536 "
       f"on easy problems, 16,384 on hard ones), else {DEFAULT_B_MAX:,}.",
-      between=(2, 2**24))
+      whole=2, most=2**24)
   seeds: tuple = field((0,), "One run for each seed.", whole=0, most=2**31 - 1)
   sweep: bool = field(
       False, "Plan every `Bp` x `n` with Bp * n <= B_max to the same C; without"
@@ -132,8 +132,8 @@ class Request:
       "nine of ten cases.")
   rows: int | None = field(
       None, "Most rollouts decoded at once; default: the slots of `config`, or "
-      "64 per chip. Fewer if a step has fewer or memory is short.",
-      between=(1, 2**24))
+      "64 per chip. Fewer if a step has fewer or memory is short.", whole=1,
+      most=2**24)
   measured: str | None = field(
       None, "records.jsonl of a run on this machine: gives its speed, and "
       "lengths that are not given.")
@@ -145,7 +145,7 @@ class Request:
       "config.json of the policy; default: that of `config`.")
   lora_rank: int | None = field(
       None, "Rank of adapters on all matrices, instead of training all weights;"
-      " `config` has its own.", between=(1, 2**12))
+      " `config` has its own.", whole=1, most=2**12)
   prompt_tokens: float | None = field(
       None, "Mean tokens of a problem.", between=(1e-3, 1e7))
   response_tokens: float | None = field(
@@ -179,7 +179,7 @@ class Request:
         raise InputError(
             f"--{name}={value}: expected one of {', '.join(choices)}")
       if between:
-        value = number(name, value, *between, whole=kind == int | None)
+        value = number(name, value, *between)
       if kind is bool and not isinstance(value, bool):
         raise InputError(f"--{name}={value!r}: expected True or False")
       if kind == str | None:

@@ -8,14 +8,7 @@ import numpy as np
 
 from isojax.core import plan_file, sweep_cells
 from isojax.core.allocation import Allocation, MIN_M
-from isojax.core.format import (
-  aligned,
-  compact,
-  duration,
-  many,
-  number,
-  rounded,
-)
+from isojax.core.format import aligned, compact, duration, many, number, rounded
 from isojax.core.laws import NStar
 from isojax.errors import InputError
 from isojax.planner import cost, evidence, prices, priors

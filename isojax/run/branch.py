@@ -7,7 +7,6 @@ are copied. This is a cache: the run ends in the bits of one from scratch.
 """
 
 import dataclasses
-import json
 import os
 
 from isojax.core import disk, evaluate, plan_file
@@ -105,10 +104,10 @@ def is_budget_of(stored: workdir.Stored, setup: Setup, **optimizer) -> bool:
 def _is_trunk(setup: Setup, stored: workdir.Stored) -> bool:
   """Whether a run is this one at a constant rate, to the last bits."""
   decay = stored.config["recipe"]["optimizer"]["decay"]
-  ours = json.loads(json.dumps(setup.values))  # lists for tuples
   return (decay == 0 and is_budget_of(stored, setup, decay=decay)
-          and ours["eval"] == stored.config["eval"]
-          and experiment.last_bits(ours) == experiment.last_bits(stored.config))
+          and setup.values["eval"] == stored.config["eval"]
+          and experiment.last_bits(setup.values) == (
+              experiment.last_bits(stored.config)))
 
 
 def _made_alike(setup: Setup, run_records: list[dict]) -> bool:

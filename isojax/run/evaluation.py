@@ -165,16 +165,11 @@ def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
           setup, eval_setup, grader, params, history, preemption.Stop(),
           policy=policy), eval_set=name)
     if hosts.first():
-      append(folder, record)
+      with records.open_ledger(
+          os.path.join(folder, history_lib.EVALUATIONS)) as ledger:
+        ledger.cut(math.inf)  # an incomplete last line
+        ledger.append(record)
       print(f"{name}: {monitor.evaluation_line(records.as_line(record))}")
-
-
-def append(folder: str, record: records.EvalRecord) -> None:
-  """Adds a record to the evaluations of a run's checkpoints."""
-  path = os.path.join(folder, history_lib.EVALUATIONS)
-  with records.open_ledger(path) as ledger:
-    ledger.cut(math.inf)  # an incomplete last line
-    ledger.append(record)
 
 
 def chosen_policy(config: dict, wanted: str | None) -> str:

@@ -75,11 +75,9 @@ class EvalSection:
                             for name in ("first", "growth")},
            k=(1 <= self.k <= MAX_K, f"1 to {MAX_K:,}"),
            patience=(self.patience is None or self.patience >= 1,
-                     "at least 1, or None"))
-    raise_if(
-        (self.temperature < 0 or not 0 < self.top_p <= 1,
-         f"eval: temperature={self.temperature}, top_p={self.top_p}: expected "
-         "temperature >= 0 and top_p in (0, 1]"))
+                     "at least 1, or None"),
+           temperature=(self.temperature >= 0, ">= 0"),
+           top_p=(0 < self.top_p <= 1, "in (0, 1]"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +106,9 @@ class LogSection:
   def __post_init__(self):
     lacks = lambda library: not importlib.util.find_spec(library)
     library = "trackio" if self.wandb.startswith(TRACKIO) else "wandb"
+    expect("log", self, **{name: (getattr(self, name) >= 0, "at least 0")
+                           for name in ("samples", "every_seconds")})
     raise_if(
-        *((getattr(self, name) < 0, f"log.{name}={getattr(self, name)}: "
-           "expected at least 0") for name in ("samples", "every_seconds")),
         (self.wandb == TRACKIO, f"log.wandb={self.wandb!r}: expected "
          f"{TRACKIO}PROJECT"),
         (self.wandb and lacks(library), f"log.wandb={self.wandb!r} needs the "
@@ -126,12 +124,11 @@ class FilterSection:
   solved_rate: float | None
 
   def __post_init__(self):
-    raise_if(
-        (self.rounds < 1, f"recipe.filter.rounds={self.rounds}: expected at "
-         "least 1, the first round"),
-        (self.solved_rate is not None and not 0 < self.solved_rate <= 1,
-         f"recipe.filter.solved_rate={self.solved_rate}: expected a pass rate "
-         "in (0, 1], or None to sample all problems"))
+    expect("recipe.filter", self,
+           rounds=(self.rounds >= 1, "at least 1, the first round"),
+           solved_rate=(
+               self.solved_rate is None or 0 < self.solved_rate <= 1,
+               "a pass rate in (0, 1], or None to sample all problems"))
 
 
 @dataclasses.dataclass(frozen=True)

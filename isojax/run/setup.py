@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import json
 import typing
 
 from isojax.ledger import workdir
@@ -41,8 +42,9 @@ class Setup:
   """What stays constant during a run."""
 
   config: experiment_lib.Experiment  # checked
-  # Of the config, but alloc.C rounded to whole steps, and in the workdir of a
-  # run the paths with which it began, see state.start_of.
+  # Of the config, as config.json holds it: with lists for tuples, alloc.C
+  # rounded to whole steps, and in the workdir of a run the paths with which it
+  # began, see state.start_of.
   values: dict
   folder: str  # checkpoint of the base policy
   model_sha256: str  # of its weights
@@ -95,7 +97,8 @@ def setup_of(values: dict) -> Setup:
                        width=model.cfg.D)
   reward = inputs.read_reward(config, stratum)
   hashes = inputs.hashes(config, folder, stratum, prompts, reward)
-  whole = values | {"alloc": values["alloc"] | {"C": config.alloc.C}}
+  whole = json.loads(json.dumps(
+      values | {"alloc": values["alloc"] | {"C": config.alloc.C}}))
   identity = experiment_lib.identity(whole) | hashes
   sampler, sampler_notes = programs.make_fitting_sampler(policy, config.sampler)
   programs.update_kernel(config, model)  # raises if the kernel is not supported

@@ -7,7 +7,6 @@ the records up to its step, nothing else.
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import time
 
@@ -208,7 +207,7 @@ def with_paths_of(setup: Setup, stored: workdir.Stored) -> Setup:
 def differences(setup: Setup, stored: workdir.Stored, there: str) -> str:
   """What decides results and differs from a stored run: values, and files."""
   values = sections.differences(
-      *map(experiment.identity, (_as_json(setup.values), stored.config)),
+      *map(experiment.identity, (setup.values, stored.config)),
       at=("in this config", there))
   files = "" if setup.identity_as(stored.config) == stored.identity else (
       "the weights of the model differ"
@@ -229,11 +228,6 @@ def conflict(setup: Setup, folder: str, run_id: str,
           f"{differences(setup, stored, 'in the workdir')}; this decides "
           "results: choose another --workdir, or resume that run with its own "
           f"values: python -m isojax.main --workdir={folder}")
-
-
-def _as_json(values: dict) -> dict:
-  """The values of a config as config.json holds them: lists for tuples."""
-  return json.loads(json.dumps(values))
 
 
 def stored_as(setup: Setup, run_id: str | None = None) -> workdir.Stored:
@@ -274,7 +268,7 @@ def _changes(setup: Setup, stored: workdir.Stored | None, part) -> list[str]:
   """The values of a part of the config that are not those of config.json."""
   if stored is None:
     return []
-  values, before = part(_as_json(setup.values)), part(stored.config)
+  values, before = part(setup.values), part(stored.config)
   return [f"{name}={value}" for name, value in values.items()
           if name not in before or value != before[name]]
 

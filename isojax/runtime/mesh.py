@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 
 from isojax.core.identity import LAST_BITS
-from isojax.errors import InputError
+from isojax.errors import expect, InputError
 
 ROWS = ("data", "fsdp")
 
@@ -41,9 +41,9 @@ class MeshConfig:
   tensor: int = field(metadata=LAST_BITS)
 
   def __post_init__(self):
-    for axis, size in dataclasses.asdict(self).items():
-      if size < 1:
-        raise InputError(f"mesh.{axis}={size}: expected at least 1 device")
+    expect("mesh", self, **{
+        axis: (size >= 1, "at least 1 device")
+        for axis, size in dataclasses.asdict(self).items()})
 
   def __str__(self) -> str:
     return " x ".join(f"{axis}={size}"

@@ -19,7 +19,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
 
   Its arguments are (params, cache, Rows, temperature, top_p, kind, table), its
   results (cache, Rows without the fields that never change, Drawn). `kind` is
-  one of draw.KINDS and static. With a page table the cache is a pool of pages.
+  of draw.kind_of and static. With a page table the cache is a pool of pages.
 
   Args:
     model: with the dtype of activations.

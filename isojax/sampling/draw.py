@@ -7,14 +7,13 @@ import jax.numpy as jnp
 # sums are short: over the K blocks, and over the B tokens of one block.
 BLOCK = 128
 LOG_ZERO = -1e4  # log-weight of weight 0; finite, because 0 times -inf is NaN
-# A token is drawn from the whole distribution or from its nucleus (top_p), or
-# is the most likely one. The kind is static, so that a program has no sort or
-# argmax that it does not run.
-KINDS = ("whole", "nucleus", "greedy")
 
 
 def kind_of(temperature: float, top_p: float) -> str:
-  """The member of KINDS for a temperature and a top_p."""
+  """How a token is drawn: "whole", "nucleus" (of top_p) or "greedy".
+
+  The kind is static, so a program has no sort or argmax that it does not run.
+  """
   if temperature <= 0:
     return "greedy"
   return "nucleus" if top_p < 1 else "whole"
@@ -74,7 +73,7 @@ def draw(logits_RxV, uniform_R, temperature, top_p, *, kind: str):
     uniform_R: one number in [0, 1) per row.
     temperature: divides the logits; not read if greedy.
     top_p: mass of the nucleus; read only for kind "nucleus".
-    kind: one of KINDS.
+    kind: of `kind_of`.
 
   Returns:
     The token, int32; its log-prob under the distribution that it was drawn from

@@ -200,11 +200,6 @@ class Slots:
   def active_GxR(self) -> np.ndarray:
     return self.row.active_R.reshape(self.G, -1)
 
-  @property
-  def most_active(self) -> int:
-    """Active slots of the block with most of them."""
-    return int(self.active_GxR.sum(axis=1).max())
-
   def put(self, rows, items, state: dict) -> None:
     """Gives slots these items; `state` is a result of ItemStore.slot_state."""
     self.item_R[rows] = items
@@ -284,8 +279,8 @@ class Scheduler:
     """Slots of the next chunk: all while items wait, then fewer."""
     if self.waiting:
       return len(self.slots.item_R)
-    return smallest(
-        self.sizes.rows, self.slots.most_active * self.slots.G)
+    most_active = int(self.slots.active_GxR.sum(axis=1).max())
+    return smallest(self.sizes.rows, most_active * self.slots.G)
 
   @property
   def starving(self) -> bool:

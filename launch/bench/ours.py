@@ -66,12 +66,6 @@ def nbytes(tree) -> int:
   return sum(x.nbytes for x in jax.tree.leaves(tree))
 
 
-def prompts_of(case: Case, V: int) -> Prompts:
-  return Prompts(cases.random_prompts(case, V),
-                 np.full(case.Bp, case.prompt_tokens, np.int32),
-                 np.arange(case.Bp, dtype=np.uint32))
-
-
 def sampler_of(model: decoder.Transformer, case: Case):
   """The config of a case's sampler, and the sampler."""
   cfg = engine.SamplerConfig(**cases.SETTINGS["sampler"] | dict(
@@ -144,7 +138,10 @@ def rollouts_of(case: Case, V: int, seed: int) -> Rollouts:
 def ours(policy: RandomPolicy, case: Case) -> Contestant:
   """isojax: sampling, an update, or both with synthetic rewards."""
   model, V = policy.model, policy.model.cfg.V
-  prompts, sample, step = prompts_of(case, V), None, None
+  prompts = Prompts(cases.random_prompts(case, V),
+                    np.full(case.Bp, case.prompt_tokens, np.int32),
+                    np.arange(case.Bp, dtype=np.uint32))
+  sample = step = None
   held = policy.params  # with updates: the training state
   if case.what != "update":
     sample = make_sampling(model, case)

@@ -139,10 +139,3 @@ def test_what_the_file_system_refuses_is_a_message(path):
   os.symlink("/dev/full", path)
   with pytest.raises(InputError, match="No space left.*free disk space"):
     book.append(make())
-
-
-def test_comparable_drops_time_alone():
-  line = record_lib.line(seconds_update=3.0, device_seconds=9.0, reward=0.5)
-  got = records.comparable([line])[0]
-  assert line.keys() - got.keys() == records.TIME_FIELDS
-  assert got["reward"] == 0.5
