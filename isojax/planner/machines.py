@@ -116,22 +116,24 @@ ACCELERATORS = {
     "l4": Accelerator(
         name="l4", bfloat16=121e12, float32=30.3e12, hbm_bytes=24e9,
         hbm_bandwidth=300e9, link_bandwidth=32e9,  # PCIe 4.0 x16, as l40s
-        source="bfloat16: CHIPS; the rest: fpsbench.com/compare/gpu/"
-               "nvidia-l4-vs-nvidia-tesla-m40"),
+        source="bfloat16: github.com/karpathy/nanochat, harness/runtime.py; "
+               "the rest: fpsbench.com/compare/gpu/nvidia-l4-vs-nvidia-tesla-"
+               "m40"),
     "a10g": Accelerator(
         name="a10g", bfloat16=70e12, hbm_bytes=24e9, hbm_bandwidth=600e9,
-        source="memory: baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-"
-               "inference; bfloat16: a copy of CHIPS with a10g"),
+        source="baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference"),
     "rtx4090": Accelerator(
         name="rtx4090", bfloat16=165.2e12, float32=82.6e12, hbm_bytes=24e9,
         hbm_bandwidth=1008e9,
-        source="CHIPS, and hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-"
+        source="bfloat16: github.com/karpathy/nanochat, harness/runtime.py; "
+               "the rest: hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-"
                "nvidia-rtx-pro-5000-blackwell"),
     "rtx5090": Accelerator(
         name="rtx5090", bfloat16=209.5e12, float32=104e12, hbm_bytes=32e9,
         hbm_bandwidth=1792e9,
-        source="bfloat16: CHIPS; the rest: pocketmags.com/linux-format-magazine"
-               "/may-2025/articles/nvidia-geforce-rtx-5090"),
+        source="bfloat16: github.com/karpathy/nanochat, harness/runtime.py; "
+               "the rest: pocketmags.com/linux-format-magazine/may-2025/"
+               "articles/nvidia-geforce-rtx-5090"),
     "h100": Accelerator(
         name="h100", bfloat16=989e12, float32=67e12,
         hbm_bytes=80e9, hbm_bandwidth=3350e9,
