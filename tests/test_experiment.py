@@ -241,6 +241,20 @@ def test_experiments_that_cannot_run(fields, message):
     setup_lib.prepare(changed(**fields))
 
 
+def test_a_selection_of_ones_own_keeps_m_rollouts(tmp_path):
+  """The m highest, and all that equal the last of them, are more than m."""
+  path = tmp_path / "mine.py"
+  path.write_text(
+      "import numpy as np\n\n\ndef highest(reward, mask, uniform, *, m):\n"
+      "  return mask & (reward >= np.sort(reward)[:, -m][:, None])\n")
+  selection = f"{path}:highest"
+  setup_lib.prepare(changed(recipe__loss__selection=selection))  # m is n
+  with pytest.raises(InputError, match=(
+      f"loss.selection={selection}: keeps 16 .* expected at most m=4")):
+    setup_lib.prepare(changed(recipe__loss__selection=selection, alloc__n=16,
+                              alloc__m=4))
+
+
 HUGE = (1e308, -1e308, 1e-320, float("inf"), float("nan"), 10**30, -(2**63),
         "\ud800", "a\0b")
 ODD = (0, -1, 2**31, "", None, True, (), (1,), ("\ud800",), {}, b"x",
