@@ -70,7 +70,11 @@ def test_a_warning_is_given_once(fields, words):
      "are equal (mean 0.844), so the rewards give no gradient; check the"),
     # Rewards between 0 and 1, equal in each group.
     ({"all_incorrect": 0.0, "all_correct": 0.0, "grad_norm": 0.0}, True,
-     "no rollout had a gradient")])
+     "no rollout had a gradient: the rewards of each problem are equal"),
+    # A selection that keeps equal rewards, or an advantage of 0.
+    ({"zero_std": 0.2, "grad_norm": 0.0}, True,
+     "no rollout had a gradient, although the rewards of some problems differ")
+])
 def test_flat_groups_matter_unless_they_have_a_gradient(fields, grouped, words):
   texts = warnings_of((30, fields), grouped=grouped)
   assert [words in text for text in texts] == [True] * (words is not None)

@@ -163,6 +163,10 @@ def _earlier(words) -> str:
       source=NO_SIGNAL)
 def signal(x: Steps, words):
   if not x.unanimous and not x.has_gradient:
+    if "zero_std" in x.fields and x.zero_std < 1:
+      yield Verdict(
+          "no rollout had a gradient, although the rewards of some problems "
+          "differ", "check selection, advantage and policy loss of the recipe")
     yield Verdict(
         "no rollout had a gradient: the rewards of each problem are equal",
         f"take other {words.problems}, or raise {words.n}")
