@@ -365,6 +365,7 @@ def shaped(fall, total, score="reward"):
 # (finding: a run that is at its threshold, and one just before it)
 OF_LOGS = {
     "gradient, to the end": (run(last={"grad_norm": math.nan}), run()),
+    "number": (run(last={"reward": math.nan}), run()),
     "gradient, stuck": (
         run({"grad_norm": 0.0}), run({"grad_norm": 0.0, "dead": True})),
     "advantage": (
@@ -557,6 +558,17 @@ def test_a_step_is_charged_what_it_sampled(C, spent):
 
 def test_a_field_that_is_never_a_number_is_left_out():
   assert findings.diagnose(run({"response_length": math.nan}), {}) == []
+
+
+@pytest.mark.parametrize("first, last, level", [
+    (30, 40, "wrong"), (5, 5, "note")])
+def test_a_reward_that_is_nan_is_found(first, last, level):
+  lines = tuple(line | ({"reward": math.nan} if first <= i <= last else {})
+                for i, line in enumerate(RISING, 1))
+  (finding,) = [f for f in findings.diagnose(RunLog(lines), {})
+                if f.name == "number"]
+  assert finding.level == level and f"in {last - first + 1} of 40 " in (
+      finding.text)
 
 
 def test_few_steps_give_a_hint():

@@ -289,9 +289,21 @@ def collapse_of_avg(x: Evaluation, words):
 # ---- Rules about a whole log
 
 
+@rule("number", RunLog, "reward", source="an advantage is a difference of "
+      "rewards")
+def reward_is_no_number(x: RunLog, words):
+  if broken := x.broken_steps("reward"):
+    ended = broken[-1] == x.train[-1]["step"]
+    yield Verdict(
+        f"the reward is not finite in {len(broken)} of {len(x.train)} steps, "
+        f"first in step {broken[0]:g}", "return a number for every answer: the "
+        "advantages of a group with a NaN are NaN",
+        level=WRONG if ended else NOTE, waste=len(broken) / len(x.train))
+
+
 @rule("gradient", RunLog, "grad_norm", source="AgentR1/Agent-R1#30")
 def gradient(x: RunLog, words):
-  if broken := x.broken_steps:
+  if broken := x.broken_steps("grad_norm", "loss", "kl", "entropy"):
     text = (f"gradient, loss, entropy or KL are not finite in {len(broken)} of "
             f"{len(x.train)} steps, first in step {broken[0]:g}")
     if broken[-1] == x.train[-1]["step"]:
@@ -652,6 +664,7 @@ CHECKS = {
     "signal": "steps without a signal", "cut": "answers cut off",
     "collapse": "collapse", "entropy": "entropy collapse",
     "blow_up": "entropy explosion", "overfit": "overfitting",
+    "number": "rewards that are no number",
     "gradient": "zero or infinite gradients", "advantage": "zero advantages",
     "scale": "scale of the reward", "kl": "KL from the reference",
     "mismatch": "sampler against trainer", "past_best": "falling evaluations",
