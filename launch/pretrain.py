@@ -8,6 +8,7 @@ answer is the only rollout of its problem.
 
 import json
 import pathlib
+import tempfile
 
 import jax
 import numpy as np
@@ -115,12 +116,14 @@ def main(_) -> None:
   folder = pathlib.Path(cfg.out)
   folder.mkdir(parents=True, exist_ok=True)
   tokenizer = make_tokenizer(cfg.characters)
-  tokenizer.save_pretrained(folder)
   eos = tokenizer.eos_token_id
-  write_config(folder, cfg.shape.to_dict(), len(tokenizer), eos)
+  config = cfg.shape.to_dict(), len(tokenizer), eos
+  with tempfile.TemporaryDirectory() as scratch:
+    write_config(pathlib.Path(scratch), *config)
+    shape = hf_config.read(scratch)
 
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
-  model = decoder.Transformer(hf_config.read(cfg.out), mesh)
+  model = decoder.Transformer(shape, mesh)
   schedule = optax.warmup_cosine_decay_schedule(
       0.0, optimizer.base_lr, optimizer.warmup_steps, cfg.steps,
       optimizer.base_lr / 10)
@@ -152,6 +155,9 @@ def main(_) -> None:
         progress.say(f"step {step + 1}: {-float(metrics['logp']):.4f} nats a "
                      "token")
 
+  # Last, so that a run that ends early leaves the files of `out` as they are.
+  tokenizer.save_pretrained(folder)
+  write_config(folder, *config)
   hf_weights.save(folder, state.params, dtype="float32")
   sampler = engine.make_sampler(model, sampling, (eos,))
   print(pass_rates(sampler, state.params, tokenizer, cfg, sampling, prompt))

@@ -18,7 +18,7 @@ import jax
 import tokenizers
 
 from isojax.core import cli
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.runtime import mesh as mesh_lib
 from launch import pretrain
@@ -37,7 +37,11 @@ def main(_) -> None:
   hf_weights.check_new(_OUT.value)
   with tempfile.TemporaryDirectory() as source:
     folder = pathlib.Path(source)
-    shutil.copyfile(_CONFIG_JSON.value, folder / "config.json")
+    try:
+      shutil.copyfile(_CONFIG_JSON.value, folder / "config.json")
+    except OSError as error:
+      raise InputError(f"--config_json={_CONFIG_JSON.value}: cannot be read "
+                       f"({reason(error)}); expected a file") from error
     cfg = hf_config.read(source)
     tokenizer = pretrain.make_tokenizer(  # <unk>, <eos> and the 256 bytes
         sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))

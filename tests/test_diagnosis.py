@@ -70,7 +70,11 @@ def test_a_warning_is_given_once(fields, words):
      "are equal (mean 0.844), so the rewards give no gradient; check the"),
     # Rewards between 0 and 1, equal in each group.
     ({"all_incorrect": 0.0, "all_correct": 0.0, "grad_norm": 0.0}, True,
-     "no rollout had a gradient")])
+     "no rollout had a gradient: the rewards of each problem are equal"),
+    # A selection that keeps equal rewards, or an advantage of 0.
+    ({"zero_std": 0.2, "grad_norm": 0.0}, True,
+     "no rollout had a gradient, although the rewards of some problems differ")
+])
 def test_flat_groups_matter_unless_they_have_a_gradient(fields, grouped, words):
   texts = warnings_of((30, fields), grouped=grouped)
   assert [words in text for text in texts] == [True] * (words is not None)
@@ -361,6 +365,7 @@ def shaped(fall, total, score="reward"):
 # (finding: a run that is at its threshold, and one just before it)
 OF_LOGS = {
     "gradient, to the end": (run(last={"grad_norm": math.nan}), run()),
+    "number": (run(last={"reward": math.nan}), run()),
     "gradient, stuck": (
         run({"grad_norm": 0.0}), run({"grad_norm": 0.0, "dead": True})),
     "advantage": (
@@ -553,6 +558,17 @@ def test_a_step_is_charged_what_it_sampled(C, spent):
 
 def test_a_field_that_is_never_a_number_is_left_out():
   assert findings.diagnose(run({"response_length": math.nan}), {}) == []
+
+
+@pytest.mark.parametrize("first, last, level", [
+    (30, 40, "wrong"), (5, 5, "note")])
+def test_a_reward_that_is_nan_is_found(first, last, level):
+  lines = tuple(line | ({"reward": math.nan} if first <= i <= last else {})
+                for i, line in enumerate(RISING, 1))
+  (finding,) = [f for f in findings.diagnose(RunLog(lines), {})
+                if f.name == "number"]
+  assert finding.level == level and f"in {last - first + 1} of 40 " in (
+      finding.text)
 
 
 def test_few_steps_give_a_hint():

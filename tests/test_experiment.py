@@ -215,6 +215,12 @@ IN_FLIGHT = dict(
           recipe__reward__overlong_cache=10), "begins above 16 tokens"),
     (dict(recipe__loss__clip_low=float("nan")), "clip_low=nan: expected 0,"),
     (dict(recipe__loss__ratio_to="behavior"), "with recipe.loss.importance_c"),
+    (dict(recipe__loss__policy_loss="reinforce",
+          recipe__loss__importance_cap=None, recipe__loss__ratio_to="behavior"),
+     "policy_loss='reinforce': expected .* ratio_to='behavior'"),
+    (dict(recipe__loss__policy_loss="reinforce",
+          recipe__loss__ratio="sequence"),
+     "policy_loss='reinforce': expected .* ratio='token'"),
     (dict(recipe__filter__rounds=0), "rounds=0: expected at least 1"),
     (dict(recipe__filter__rounds=7), "lower rounds to 6 or less"),
     (dict(recipe__filter__solved_rate=1.5), r"a pass rate in \(0, 1\]"),
@@ -233,6 +239,20 @@ IN_FLIGHT = dict(
 def test_experiments_that_cannot_run(fields, message):
   with pytest.raises(InputError, match=message):
     setup_lib.prepare(changed(**fields))
+
+
+def test_a_selection_of_ones_own_keeps_m_rollouts(tmp_path):
+  """The m highest, and all that equal the last of them, are more than m."""
+  path = tmp_path / "mine.py"
+  path.write_text(
+      "import numpy as np\n\n\ndef highest(reward, mask, uniform, *, m):\n"
+      "  return mask & (reward >= np.sort(reward)[:, -m][:, None])\n")
+  selection = f"{path}:highest"
+  setup_lib.prepare(changed(recipe__loss__selection=selection))  # m is n
+  with pytest.raises(InputError, match=(
+      f"loss.selection={selection}: keeps 16 .* expected at most m=4")):
+    setup_lib.prepare(changed(recipe__loss__selection=selection, alloc__n=16,
+                              alloc__m=4))
 
 
 HUGE = (1e308, -1e308, 1e-320, float("inf"), float("nan"), 10**30, -(2**63),

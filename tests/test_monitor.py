@@ -12,6 +12,7 @@ from configs import hard
 from isojax.errors import InputError
 from isojax.rl import algorithm
 from isojax.run import experiment, monitor, samples
+from isojax.run import setup as setup_lib
 from isojax.runtime import progress
 from isojax.tasks.strata import Stratum
 
@@ -210,8 +211,23 @@ TEXT = {"kind": "train", "step": 1, "problem": 3, "question": "1+1?",
 def test_a_damaged_line_of_texts_is_refused(line, tmp_path):
   path = tmp_path / "samples.jsonl"
   path.write_text(json.dumps(TEXT) + "\n" + json.dumps(line) + "\n")
-  with pytest.raises(InputError, match="samples.jsonl: not the texts of a run"):
+  with pytest.raises(InputError,
+                     match="samples.jsonl: not the texts of a run .line 2: "):
     samples.read(str(path))
+
+
+@pytest.mark.parametrize("line", [b'{"kind": "tr', b"\xff", b"", b"{}"])
+def test_damaged_texts_are_refused_before_a_run_resumes(line, tmp_path):
+  text = json.dumps(TEXT).encode()
+  (tmp_path / "samples.jsonl").write_bytes(b"\n".join([text, line, text, b""]))
+  config = hard.get_config()
+  config.log.tensorboard = False
+  setup = setup_lib.prepare(config)
+  with monitor.open_monitor(setup, str(tmp_path), [], complete=True):
+    pass
+  with (pytest.raises(InputError, match=r"samples.jsonl: .*\(line 2: "),
+        monitor.open_monitor(setup, str(tmp_path), [], complete=False)):
+    pass
 
 
 def test_deep_nesting_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """isojax.read, fit and compare: logs of runs, laws and comparisons."""
 
+from collections.abc import Iterable
 import dataclasses
 import functools
 import math
@@ -108,6 +109,9 @@ def read(files: Path | list | tuple, *,
 def _paths(files) -> list[str]:
   """A path, or several, as a list; shipped files are found from any folder."""
   paths = [files] if isinstance(files, (str, os.PathLike)) else files
+  if not isinstance(paths, Iterable):
+    raise InputError(f"files: is a {type(paths).__name__}; expected a path, or "
+                     "a list of paths")
   return [shipped_path(os.fspath(path)) for path in paths]
 
 

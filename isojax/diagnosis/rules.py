@@ -163,6 +163,10 @@ def _earlier(words) -> str:
       source=NO_SIGNAL)
 def signal(x: Steps, words):
   if not x.unanimous and not x.has_gradient:
+    if "zero_std" in x.fields and x.zero_std < 1:
+      yield Verdict(
+          "no rollout had a gradient, although the rewards of some problems "
+          "differ", "check selection, advantage and policy loss of the recipe")
     yield Verdict(
         "no rollout had a gradient: the rewards of each problem are equal",
         f"take other {words.problems}, or raise {words.n}")
@@ -285,9 +289,21 @@ def collapse_of_avg(x: Evaluation, words):
 # ---- Rules about a whole log
 
 
+@rule("number", RunLog, "reward", source="an advantage is a difference of "
+      "rewards")
+def reward_is_no_number(x: RunLog, words):
+  if broken := x.broken_steps("reward"):
+    ended = broken[-1] == x.train[-1]["step"]
+    yield Verdict(
+        f"the reward is not finite in {len(broken)} of {len(x.train)} steps, "
+        f"first in step {broken[0]:g}", "return a number for every answer: the "
+        "advantages of a group with a NaN are NaN",
+        level=WRONG if ended else NOTE, waste=len(broken) / len(x.train))
+
+
 @rule("gradient", RunLog, "grad_norm", source="AgentR1/Agent-R1#30")
 def gradient(x: RunLog, words):
-  if broken := x.broken_steps:
+  if broken := x.broken_steps("grad_norm", "loss", "kl", "entropy"):
     text = (f"gradient, loss, entropy or KL are not finite in {len(broken)} of "
             f"{len(x.train)} steps, first in step {broken[0]:g}")
     if broken[-1] == x.train[-1]["step"]:
@@ -648,6 +664,7 @@ CHECKS = {
     "signal": "steps without a signal", "cut": "answers cut off",
     "collapse": "collapse", "entropy": "entropy collapse",
     "blow_up": "entropy explosion", "overfit": "overfitting",
+    "number": "rewards that are no number",
     "gradient": "zero or infinite gradients", "advantage": "zero advantages",
     "scale": "scale of the reward", "kl": "KL from the reference",
     "mismatch": "sampler against trainer", "past_best": "falling evaluations",

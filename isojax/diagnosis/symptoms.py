@@ -515,13 +515,11 @@ class RunLog:
         f"{equal_share(m, p, spread):.0%} at n = {m}"
         for m in (self.n // 2, 2 * self.n) if m > 1)])
 
-  @functools.cached_property
-  def broken_steps(self) -> list:
-    """The steps whose gradient, loss, KL or entropy is not finite."""
+  def broken_steps(self, *names: str) -> list:
+    """The steps in which a field of `names` is not finite."""
     return [line["step"] for line in self.train
             if any(name in line and line[name] is not None
-                   and not math.isfinite(line[name])
-                   for name in ("grad_norm", "loss", "kl", "entropy"))]
+                   and not math.isfinite(line[name]) for name in names)]
 
   # ---- Evaluations without the counts of each problem
 

@@ -117,7 +117,8 @@ def select_rollouts(reward_PxN, mask_PxN, uniform_PxN, m,
   """Selects the rollouts to train on, by the config's selection.
 
   m is one number or one for each group. Groups of equal m are selected in one
-  call. InputError if the selection returns another shape or dtype.
+  call. InputError if the selection returns another shape or dtype, or more than
+  m rollouts of a group.
   """
   reward_PxN, mask_PxN = np.asarray(reward_PxN), np.asarray(mask_PxN)
   m_P, selected_PxN = np.broadcast_to(m, len(mask_PxN)), np.zeros_like(mask_PxN)
@@ -130,7 +131,13 @@ def select_rollouts(reward_PxN, mask_PxN, uniform_PxN, m,
           f"recipe.loss.selection={cfg.selection}: returned {selected.dtype} "
           f"{selected.shape}; expected the rollouts to keep, bool "
           f"{mask_PxN[same_m_P].shape}")
-    selected_PxN[same_m_P] = selected & mask_PxN[same_m_P]
+    kept = selected & mask_PxN[same_m_P]
+    if (most := kept.sum(axis=1).max()) > size:
+      raise InputError(
+          f"recipe.loss.selection={cfg.selection}: keeps {most} rollouts of a "
+          f"problem; expected at most m={size}, also of equal rewards (without "
+          "alloc.m, m is n)")
+    selected_PxN[same_m_P] = kept
   return Groups(reward_PxN, mask_PxN, selected_PxN)
 
 

@@ -85,6 +85,11 @@ CHECKS = {
         "'old' with recipe.loss.importance_cap={cfg.importance_cap}: the ratio "
         "to the sampler already contains trainer / sampler; or set "
         "importance_cap=None"),
+    "policy_loss": (
+        lambda cfg: cfg.policy_loss != "reinforce" or (
+            cfg.ratio, cfg.ratio_to) == ("token", "old"),
+        "a loss with a ratio for recipe.loss.ratio={cfg.ratio!r}, ratio_to="
+        "{cfg.ratio_to!r}; or set ratio='token', ratio_to='old'"),
     "normalise": (
         lambda cfg: cfg.normalise == "after" or not (
             cfg.has_token_advantages or cfg.kl_in == "reward"),

@@ -8,6 +8,8 @@ from dataclasses import field
 import importlib.util
 import re
 
+import numpy as np
+
 from isojax.core import identity as identity_lib
 from isojax.core import sections
 from isojax.core.allocation import Allocation, BATCHES, sqrt_lr
@@ -15,12 +17,12 @@ from isojax.core.identity import CONTENT, LAST_BITS, NOTHING
 from isojax.errors import expect, InputError
 from isojax.models import dither
 from isojax.models.lora import LoraConfig
-from isojax.rl import advantages, loss_config
-from isojax.rl.algorithm import UpdatesConfig
+from isojax.rl import advantages, algorithm, loss_config
 from isojax.rl.critic import CriticConfig
 from isojax.rl.loss_config import LossConfig
 from isojax.rl.optimizer import OptimizerConfig
 from isojax.rl.rewards import RewardConfig
+from isojax.runtime import rng
 from isojax.runtime.mesh import MeshConfig
 from isojax.sampling.engine import SamplerConfig
 from isojax.tasks.grader import GraderConfig
@@ -136,7 +138,7 @@ class RecipeSection:
   reward: RewardConfig
   filter: FilterSection
   loss: LossConfig
-  updates: UpdatesConfig
+  updates: algorithm.UpdatesConfig
   critic: CriticConfig
   optimizer: OptimizerConfig
 
@@ -294,6 +296,18 @@ def _check_ddof(config: Experiment) -> None:
         f"={values} values; expected a ddof below, such as 0")
 
 
+def _check_selection(config: Experiment) -> None:
+  """InputError if a custom selection keeps more than m of n rollouts."""
+  alloc, loss = config.alloc, config.recipe.loss
+  if "selection" not in loss.custom:
+    return
+  reward_PxN = np.outer([1.0, 0.0], np.arange(alloc.n) % 2)  # and equal ones
+  algorithm.select_rollouts(
+      reward_PxN, np.ones_like(reward_PxN, bool),
+      rng.uniforms(rng.Draw.SELECTION, config.seed, 1, np.arange(2), alloc.n),
+      alloc.kept, loss)
+
+
 def check(config: Experiment, *, problems: int, max_positions: int,
           width: int) -> None:
   """InputError for a config that cannot run.
@@ -342,3 +356,4 @@ def check(config: Experiment, *, problems: int, max_positions: int,
        f"problems, but {stratum} has {problems} training problems; lower "
        f"rounds to {problems // alloc.Bp} or less"))
   _check_ddof(config)
+  _check_selection(config)

@@ -54,6 +54,8 @@ def open_monitor(setup: Setup, folder: str, past_records: list[dict], *,
   if past_records:
     step, rollouts = past_records[-1]["step"], past_records[-1]["rollouts"]
   if not complete and hosts.first():
+    if config.log.samples:
+      samples.check(folder)  # before anything is compiled
     if config.log.tensorboard:
       writers.append(tensorboard(folder, step))
     if config.log.wandb:

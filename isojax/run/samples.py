@@ -116,6 +116,13 @@ def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
   return store
 
 
+def check(folder: str) -> None:
+  """InputError if the texts of a run that resumes cannot be read."""
+  path = os.path.join(folder, FILE)
+  if not bucket.remote(folder) and os.path.exists(path):
+    read(path)
+
+
 def _drop_from(path: str, first: tuple[int, bool]) -> None:
   """Drops the lines from `first` on: (step, whether it is an evaluation)."""
   earlier = [line for line in read(path)
@@ -126,29 +133,33 @@ def _drop_from(path: str, first: tuple[int, bool]) -> None:
 
 def read(path: str) -> list[dict]:
   """The lines of a samples.jsonl, without an incomplete last line."""
+  texts = []
   try:
-    *lines, _ = pathlib.Path(path).read_text("utf-8").split("\n")
-    texts = [json.loads(line) for line in lines]
-    for number, line in enumerate(texts, 1):
-      _check(number, line)
+    *lines, _ = pathlib.Path(path).read_bytes().split(b"\n")
+    for line in lines:
+      text = json.loads(line)
+      _check(text)
+      texts.append(text)
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({reason(error)}); a run writes "
                      "it if log.samples > 0, but not in a bucket") from error
   except (ValueError, RecursionError) as error:
-    raise InputError(f"{path}: not the texts of a run ({error}); move the file "
-                     "away: a run that resumes writes another") from error
+    raise InputError(
+        f"{path}: not the texts of a run (line {len(texts) + 1}: "
+        f"{getattr(error, 'msg', error)}); remove the line, or move the file "
+        "away: a run that resumes writes another") from error
   return texts
 
 
-def _check(number: int, line) -> None:
+def _check(line) -> None:
   """Raises ValueError if a line has not the fields of a text."""
   if isinstance(line, dict) and "reference" not in line:
-    raise ValueError(f"line {number}: no reference")
+    raise ValueError("no reference")
   for name, types in FIELDS.items():
     value = line.get(name) if isinstance(line, dict) else None
     if not isinstance(value, types) or isinstance(value, bool) or (
         isinstance(value, int) and abs(value) > 2**63):
-      raise ValueError(f"line {number}: {name} is {value!r:.40}; expected "
+      raise ValueError(f"{name} is {value!r:.40}; expected "
                        + " or ".join(kind.__name__ for kind in types))
 
 

@@ -5,10 +5,10 @@ launch.split writes.
 """
 
 from collections.abc import Callable, Iterator
+import decimal
 import functools
 import glob
 import json
-import math
 import os
 import pathlib
 
@@ -124,11 +124,19 @@ def _value(row: dict, path: str, where: str, key: str):
 
 
 def _text(value, path: str, where: str) -> str:
-  """The text of a column; "" for null and NaN."""
+  """The text of a column; "" for null and NaN; "11" for 11.0.
+
+  A column of integers becomes one of floats where a value is missing.
+  """
   if isinstance(value, bytes):  # of tfds
     value = value.decode("utf-8")
-  if value is None or isinstance(value, float) and math.isnan(value):
+  if value is None or value != value:  # NaN
     return ""
+  if isinstance(value, decimal.Decimal):
+    value = f"{value:f}"
+    value = value.rstrip("0").rstrip(".") if "." in value else value
+  if isinstance(value, float) and value.is_integer():
+    value = int(value)
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
     raise InputError(f"{where}: {path!r} is a {type(value).__name__}, "
                      "expected text or a number; name a column inside it as in "

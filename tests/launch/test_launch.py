@@ -30,6 +30,16 @@ def test_pretrain_needs_more_steps_than_its_warm_up(tmp_path):
   assert not out.exists()
 
 
+def test_pretrain_that_fails_keeps_the_policy_of_its_folder(tmp_path):
+  (tmp_path / "config.json").write_text("{}")
+  done = command.run("launch.pretrain", "--config=configs/pretrain_tiny.py",
+                     f"--config.out={tmp_path}",
+                     "--config.shape.hidden_size=65", *SHORT)
+  assert done.returncode == 2 and "hidden_size" in done.stderr, done.stderr
+  assert os.listdir(tmp_path) == ["config.json"]
+  assert (tmp_path / "config.json").read_text() == "{}"
+
+
 def test_pretrain_split_and_train(tmp_path):
   """A policy of three updates, which solves nothing, twice to the byte."""
   policy, again = tmp_path / "policy", tmp_path / "again"

@@ -75,6 +75,9 @@ def test_split_train_export(tmp_path):
 @pytest.mark.parametrize("spoil, message", [
     (lambda at: made(at, vocab_size=100), "vocab_size=100"),
     (lambda at: (at / "model").mkdir() or made(at), "exists already"),
+    (lambda at: command("launch.random_checkpoint", f"--out={at}/m",
+                        f"--config_json={at}/none.json"),
+     "none.json: cannot be read (No such file"),
     (lambda at: (at / "c.json").write_bytes(b"\xff") and command(
         "launch.random_checkpoint", f"--out={at}/m",
         f"--config_json={at}/c.json"), "not a readable")])
