@@ -195,8 +195,12 @@ def last_error(run: PlannedRun) -> tuple[int | None, str]:
   ended = re.match(rf"{MARK}exit code (-?\d+)", lines[-1])
   if ended is None:
     return None, ""
+  code = int(ended[1])
   message = "no output" if lines[-2].startswith(MARK) else lines[-2].strip()
-  return int(ended[1]), message.removeprefix("isojax: ")
+  message = message.removeprefix("isojax: ")
+  if code < 0:  # the last line is of no error
+    message = f"{signal.strsignal(-code)} (signal {-code}) after: {message}"
+  return code, message
 
 
 def state_of(run: PlannedRun) -> str:

@@ -202,6 +202,16 @@ def test_a_run_that_exits_before_its_records_end_has_failed(tmp_path, counting):
   assert "run1 (plan.jsonl:2): exit code 0 before its last record" in said[1]
 
 
+def test_a_run_that_the_kernel_kills_names_the_signal(tmp_path):
+  """Its last line, such as an evaluation, would be no reason."""
+  run, = runs_of(tmp_path, rows((8, 4)))[0]
+  (tmp_path / "root").mkdir()
+  process = sweeper.start(run, {}, ["sh", "-c", "echo avg 0.2; kill -9 $$"])
+  assert process.popen.wait() == -9 == process.close_log()
+  code, message = sweeper.last_error(run)
+  assert code == -9 and "signal 9" in message and "avg 0.2" in message
+
+
 def test_a_signal_ends_all_runs_cleanly(tmp_path, counting):
   first = counting(200, 200, 200)
   wait_until(lambda: counted(tmp_path, 0) and counted(tmp_path, 1))
