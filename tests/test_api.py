@@ -107,6 +107,8 @@ PLAN = dict(rollouts=32, config="configs/hard.py", sweep=True, Bp=2, n=[4])
                                  workers=0), "^workers=0: expected at least"),
     (lambda at: isojax.run_sweep(isojax.plan(**PLAN), "configs/hard.py",
                                  "gs://a"), "root=gs://a: expected"),
+    (lambda at: isojax.run_sweep(isojax.plan(**PLAN), "configs/hard.py",
+                                 "/proc/x"), "root=/proc/x: cannot be written"),
     (lambda at: isojax.plan(rollouts=2e6, stratum="hard", rows=4),
      "rows: no effect without --mac"),
     (lambda at: isojax.plan(rollouts=2e6, law=3),

@@ -6,6 +6,7 @@ import os
 
 from isojax.api import configs
 from isojax.api.configs import Path
+from isojax.core import disk
 from isojax.errors import InputError, unchained
 from isojax.planner import planning
 from isojax.runtime import progress as progress_lib
@@ -71,7 +72,8 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
   root, config = os.fspath(root), configs.config(config)
   sweeper.check_root(root)
   if isinstance(plan, planning.Plan):
-    os.makedirs(root, exist_ok=True)
+    with disk.writing(f"root={root}"):
+      os.makedirs(root, exist_ok=True)
     path = os.path.join(root, "plan.jsonl")
     plan.save(path)
   else:

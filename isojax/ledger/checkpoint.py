@@ -202,7 +202,11 @@ def open_manager(store: str, *, keep: int | None):
           _remove(path)
     manager = ocp.CheckpointManager(
         _absolute(store),
-        options=ocp.CheckpointManagerOptions(max_to_keep=keep))
+        options=ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            # Stores that save the same step at once must not share barriers.
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                barrier_sync_key_prefix=os.path.basename(store))))
   try:
     yield manager
     wait(manager)

@@ -158,14 +158,21 @@ def _tail(path: str) -> list[str]:
 
 
 def is_complete(run: PlannedRun) -> bool:
-  """Whether the last evaluation, at C or by eval.patience, is recorded."""
-  lines = _tail(os.path.join(run.folder, "records.jsonl"))
+  """Whether the last evaluation, at C or by eval.patience, is recorded.
+
+  And its checkpoint, which is saved later, unless all of them were deleted.
+  """
+  lines = _tail(os.path.join(run.folder, history.RECORDS))
+  store = os.path.join(run.folder, history.CHECKPOINTS)
   try:
     last = json.loads(lines[-1])
     finished = run.alloc.is_finished(
         last["step"], last["rollouts"],
         rounds=run.config["recipe"]["filter"]["rounds"])
-    return last["kind"] == "eval" and (finished or _out_of_patience(run))
+    is_saved = not os.path.isdir(store) or os.path.isdir(
+        os.path.join(store, str(last["step"])))
+    return last["kind"] == "eval" and is_saved and (
+        finished or _out_of_patience(run))
   except (IndexError, KeyError, ValueError):  # damaged: the run prints why
     return False
 
@@ -188,8 +195,12 @@ def last_error(run: PlannedRun) -> tuple[int | None, str]:
   ended = re.match(rf"{MARK}exit code (-?\d+)", lines[-1])
   if ended is None:
     return None, ""
+  code = int(ended[1])
   message = "no output" if lines[-2].startswith(MARK) else lines[-2].strip()
-  return int(ended[1]), message.removeprefix("isojax: ")
+  message = message.removeprefix("isojax: ")
+  if code < 0:  # the last line is of no error
+    message = f"{signal.strsignal(-code)} (signal {-code}) after: {message}"
+  return code, message
 
 
 def state_of(run: PlannedRun) -> str:
@@ -343,15 +354,16 @@ class Process(typing.NamedTuple):
 
   def close_log(self) -> int:
     """Writes the exit code to the log and unlocks it; returns the code."""
-    _mark(self.log, f"exit code {self.popen.returncode}")
-    self.log.close()
+    with self.log:
+      _mark(self.log, f"exit code {self.popen.returncode}")
     return self.popen.returncode
 
   def kill(self) -> None:
     with contextlib.suppress(ProcessLookupError):
       os.killpg(self.popen.pid, signal.SIGKILL)
     self.popen.wait()
-    self.close_log()
+    with contextlib.suppress(OSError):  # a full disk: `sweep` reports it
+      self.close_log()
 
 
 def _mark(log: typing.BinaryIO, text: str) -> None:

@@ -1,5 +1,6 @@
 """Sweeps: every run once, whoever dies, and nothing is left alive."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -22,6 +23,7 @@ from isojax.sweep import sweeper
 from tests import command, crashes, few
 from tests import record as record_lib
 from tests.conftest import ONE_DEVICE
+from tests.test_disk import full
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -200,6 +202,16 @@ def test_a_run_that_exits_before_its_records_end_has_failed(tmp_path, counting):
   assert "run1 (plan.jsonl:2): exit code 0 before its last record" in said[1]
 
 
+def test_a_run_that_the_kernel_kills_names_the_signal(tmp_path):
+  """Its last line, such as an evaluation, would be no reason."""
+  run, = runs_of(tmp_path, rows((8, 4)))[0]
+  (tmp_path / "root").mkdir()
+  process = sweeper.start(run, {}, ["sh", "-c", "echo avg 0.2; kill -9 $$"])
+  assert process.popen.wait() == -9 == process.close_log()
+  code, message = sweeper.last_error(run)
+  assert code == -9 and "signal 9" in message and "avg 0.2" in message
+
+
 def test_a_signal_ends_all_runs_cleanly(tmp_path, counting):
   first = counting(200, 200, 200)
   wait_until(lambda: counted(tmp_path, 0) and counted(tmp_path, 1))
@@ -213,6 +225,19 @@ def test_a_signal_ends_all_runs_cleanly(tmp_path, counting):
   assert said[0].split() == ["finished"] * 3, said
   assert [len(counted(tmp_path, i)) for i in range(3)] == [
       at[0] + 2, at[1] + 1, 1]
+
+
+def test_a_full_disk_kills_all_runs_and_is_one_error(tmp_path):
+  """Nor can the log of a killed run be written."""
+  runs, _ = runs_of(tmp_path, rows((8, 4), (8, 8), (8, 16)))
+  with contextlib.ExitStack() as stack:
+    def command_of(run):
+      if run == runs[2]:
+        stack.enter_context(full(1))
+      return ["sleep", "60"]
+    with pytest.raises(InputError, match="^--root=.* cannot be written"):
+      sweeper.sweep(runs, [{}] * 3, 1, command_of)
+  assert not any(workdir.is_locked(run.log) for run in runs)
 
 
 def test_a_run_of_another_process_is_waited_for(tmp_path, counting):
@@ -335,6 +360,19 @@ def test_a_run_ends_with_its_last_evaluation(tmp_path):
   run, = runs_of(tmp_path, rows((8, 4)))[0]
   write_records(run, 8, evaluated=False)
   assert not sweeper.is_complete(run)
+
+
+def test_a_run_is_complete_once_its_last_checkpoint_is(tmp_path):
+  """It is saved after the last record; a kill in between loses the policy."""
+  run, = runs_of(tmp_path, rows((8, 4)))[0]
+  write_records(run, 8)
+  assert sweeper.is_complete(run)  # without a folder, as if it was deleted
+  store = pathlib.Path(run.folder, "checkpoints")
+  (store / "4").mkdir(parents=True)
+  (store / "8.orbax-checkpoint-tmp").mkdir()
+  assert not sweeper.is_complete(run)
+  (store / "8.orbax-checkpoint-tmp").rename(store / "8")
+  assert sweeper.is_complete(run)
 
 
 def test_resampling_rounds_shorten_the_time_left(tmp_path):
