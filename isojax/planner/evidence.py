@@ -68,7 +68,8 @@ SOURCES = (
            "n = 2 ends at avg 0.063 and 0.069, best@64 0.237 and 0.160, n = 8 "
            "at 0.066 and 0.082, 0.284 and 0.190, n = 32 at 0.061 and 0.074, "
            "0.492 and 0.332, n = 128 at 0.045 and 0.064, 0.562 and 0.510; at "
-           "half the rate n = 2 to 32 end at 0.079 to 0.083 after 1,048,576",
+           "half the rate n = 2 to 32 end at 0.079 to 0.083 after 1,048,576; "
+           "n = 8 with Bp = 8 to 512 at 0.064 to 0.070 after 262,144",
            "two seeds of most n; Bp = 32, so a larger n has fewer updates"),
     Source("SmolLM2-135M", "sums of two numbers, 16,384 rollouts, averages, "
            "docs/study.md", "n = 2 ends at avg 0.408 (one seed), n = 8 at "
