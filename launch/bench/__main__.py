@@ -50,7 +50,8 @@ _RUNS = flags.DEFINE_integer("runs", 3, "Runs of each contestant, after the "
                              "warm-up.", lower_bound=1)
 _MINUTES = flags.DEFINE_float("minutes", None, "Time limit; default: 9, or 25 "
                               "for the suite accelerator. A slow machine makes "
-                              "fewer runs, at least one of each.")
+                              "fewer runs, at least one of each.",
+                              lower_bound=0.1)
 _JSON = flags.DEFINE_string("json", None, "File for the results.")
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of one more call of isojax per case, "
