@@ -105,8 +105,8 @@ END = (
      "io @ 1534dd6). In isojax's study half the rate, with the average, is "
      "behind by 0.002 to 0.008 avg after 65,536 rollouts of hard problems with "
      "n = 2 to 16, level after 262,144, and keeps more best@64: 0.244 for "
-     "0.190 with n = 8 after 1,048,576; on SmolLM2-135M it ends at 0.415 for "
-     "0.373, one seed (docs/study.md)"),
+     "0.190 with n = 8 after 1,048,576; on SmolLM2-135M it ends at 0.423 for "
+     "0.390, two seeds (docs/study.md)"),
     ("decay", "verl 1dda039, SkyRL a956457, NeMo-RL 7ea279a, prime-rl 559b447, "
      "slime 624b824, tinker-cookbook 9dfcc3a and Simply e14c061 keep the rate "
      "constant after warm-up, as ScaleRL, IsoCompute, DAPO, MAI-Thinking-1 and "
