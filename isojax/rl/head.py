@@ -63,6 +63,10 @@ def cloned(x_Px, slot_R, G: int):
   return picked.reshape(-1, *x_Px.shape[1:])
 
 
+def _clone_forward(x_Px, slot_R, G):
+  return cloned(x_Px, slot_R, G), (slot_R, x_Px.shape[0] // G)
+
+
 def _clone_backward(G, saved, grad_Rx):
   """Sums over each slot's rows by a product, as a scatter is slow on CPUs."""
   slot_R, slots = saved
@@ -73,8 +77,7 @@ def _clone_backward(G, saved, grad_Rx):
   return grad.reshape(G * slots, *grad_Rx.shape[1:]), None
 
 
-cloned.defvjp(lambda x_Px, slot_R, G: (
-    cloned(x_Px, slot_R, G), (slot_R, x_Px.shape[0] // G)), _clone_backward)
+cloned.defvjp(_clone_forward, _clone_backward)
 
 
 def in_chunks(tree, G: int, V: int):

@@ -47,8 +47,8 @@ class Unit(typing.NamedTuple):
 
   @property
   def name(self) -> str:
-    return (f"{'-'.join(filter(None, (self.set, self.arm)))}"
-            f"-seed{self.seed}-rate{self.rate:g}")
+    arm = f"-{self.arm}" if self.arm else ""
+    return f"{self.set}{arm}-seed{self.seed}-rate{self.rate:g}"
 
 
 def units(experiment: dict) -> list[Unit]:
@@ -146,17 +146,17 @@ def line_of(name: tuple, records, samples) -> dict:
       (r for r in evaluations if r["rollouts"]),
       key=lambda r: (r if policy == "average" else r["current"])["avg"])
   store = "checkpoints" if which == "last" else "best"
-  curve, begin = [], -1  # rollouts, avg of both policies, training reward
-  for r in evaluations:
-    steps = [step["reward"] for step in records.steps
-             if begin < step["rollouts"] <= r["rollouts"]]
-    curve.append([r["rollouts"], round(r["avg"], 5),
+  curve, begin, steps = [], -1, records.steps
+  for r in evaluations if (policy, which) == ("average", "last") else ():
+    rewards = [step["reward"] for step in steps
+               if begin < step["rollouts"] <= r["rollouts"]]
+    curve.append([r["rollouts"], round(r["avg"], 5),  # of both policies
                   round(r["current"]["avg"], 5),
-                  round(float(np.mean(steps)), 5) if steps else None])
+                  round(float(np.mean(rewards)), 5) if rewards else None])
     begin = r["rollouts"]
   return dict(zip(ledger.NAMES, name, strict=True)) | {
       "step": chosen["step"],
-      "curve": curve if (policy, which) == ("average", "last") else None,
+      "curve": curve or None,
       **samples(policy, chosen["step"], store if decay else "kept")}
 
 
