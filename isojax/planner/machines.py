@@ -57,9 +57,10 @@ class Accelerator:
     return self.float32 or self.bfloat16 / 6
 
 
-# Pages were read on 2026-11-21. BOOK is jax-ml.github.io/scaling-book at commit
-# 0819a7d, 2025-02-18. TPU7X is docs.cloud.google.com/tpu/docs/tpu7x, which also
-# has numbers of v5p and v6e.
+# Pages were read on 2026-11-21, nanochat on 2026-11-29. BOOK is
+# jax-ml.github.io/scaling-book at commit 0819a7d, 2025-02-18. TPU7X is
+# docs.cloud.google.com/tpu/docs/tpu7x, which also has numbers of v5p and v6e.
+NANOCHAT = "github.com/karpathy/nanochat @ 03880db, harness/runtime.py"
 BOOK_PRICES = "the scaling book, 2025-02-18, Google Cloud, region not stated"
 ACCELERATORS = {
     "tpu-v4": Accelerator(
@@ -116,7 +117,7 @@ ACCELERATORS = {
     "l4": Accelerator(
         name="l4", bfloat16=121e12, float32=30.3e12, hbm_bytes=24e9,
         hbm_bandwidth=300e9, link_bandwidth=32e9,  # PCIe 4.0 x16, as l40s
-        source="bfloat16: github.com/karpathy/nanochat, harness/runtime.py; "
+        source=f"bfloat16: {NANOCHAT}; "
                "the rest: fpsbench.com/compare/gpu/nvidia-l4-vs-nvidia-tesla-"
                "m40"),
     "a10g": Accelerator(
@@ -125,13 +126,13 @@ ACCELERATORS = {
     "rtx4090": Accelerator(
         name="rtx4090", bfloat16=165.2e12, float32=82.6e12, hbm_bytes=24e9,
         hbm_bandwidth=1008e9,
-        source="bfloat16: github.com/karpathy/nanochat, harness/runtime.py; "
+        source=f"bfloat16: {NANOCHAT}; "
                "the rest: hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-"
                "nvidia-rtx-pro-5000-blackwell"),
     "rtx5090": Accelerator(
         name="rtx5090", bfloat16=209.5e12, float32=104e12, hbm_bytes=32e9,
         hbm_bandwidth=1792e9,
-        source="bfloat16: github.com/karpathy/nanochat, harness/runtime.py; "
+        source=f"bfloat16: {NANOCHAT}; "
                "the rest: pocketmags.com/linux-format-magazine/may-2025/"
                "articles/nvidia-geforce-rtx-5090"),
     "h100": Accelerator(
